@@ -1,0 +1,218 @@
+"""Every check of the inputs of `update` and of the pure forms: tensors in, normalised tensors out.
+
+Each refusal is a ValueError that names the argument, what was expected, what came, and where. Nothing is written to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EXACT_INTEGERS = 2**53  # float64 holds every integer up to here
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def is_integer(values: Tensor) -> bool:
+    """Whether the dtype is an integer one; bool counts as one."""
+    return values.dtype in _INTEGERS or values.dtype == torch.bool
+
+
+def tensor(name: str, value: Any) -> Tensor:
+    """A dense real tensor, detached from any graph."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"Argument `{name}` must be a torch.Tensor, got {type(value).__name__}")
+    if value.layout != torch.strided:
+        raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
+    if not (value.is_floating_point() or is_integer(value)):
+        raise ValueError(f"Argument `{name}` must be of a real dtype, got {value.dtype}")
+    return value.detach()
+
+
+def integers(name: str, value: Any) -> Tensor:
+    """An int64 tensor from any integer dtype or bool."""
+    value = tensor(name, value)
+    if not is_integer(value):
+        raise ValueError(f"Argument `{name}` must be of an integer dtype, got {value.dtype}")
+    return value.long()
+
+
+def same_shape(name: str, value: Tensor, other: str, expected: Tensor) -> None:
+    """Refuse a tensor whose shape is not that of another argument."""
+    if value.shape != expected.shape:
+        raise ValueError(
+            f"Argument `{name}` must have the shape of `{other}` {tuple(expected.shape)}, got {tuple(value.shape)}"
+        )
+
+
+def refuse(name: str, bad: Tensor, expected: str, value: Tensor) -> None:
+    """Refuse where a mask over ``value`` is true anywhere: names the first place."""
+    if bool(bad.any()):
+        place = bad.nonzero()[0]
+        where = tuple(place.tolist()) if len(place) != 1 else int(place)
+        raise ValueError(f"Argument `{name}` must {expected}, got {value[tuple(place)].item()} at position {where}")
+
+
+def floats(name: str, value: Any, *, values: bool = True) -> Tensor:
+    """float64 scores: NaN and integers that float64 cannot hold are refused; -0.0 becomes 0.0."""
+    value = tensor(name, value)
+    if values and value.dtype == torch.int64:
+        refuse(name, value.abs() > EXACT_INTEGERS, "hold integers of at most 2^53", value)
+    converted = (value.cpu() if value.device.type == "mps" else value).double() + 0.0
+    if values and value.is_floating_point():
+        refuse(name, converted.isnan(), "hold no NaN", converted)
+    return converted
+
+
+def binary(name: str, value: Any, ignore_index: int | None = None, *, values: bool = True) -> tuple[Tensor, Tensor]:
+    """Relevance (bool) and which items count (bool) from a bool, integer or exact 0.0 / 1.0 target."""
+    value = tensor(name, value)
+    kept = torch.ones_like(value, dtype=torch.bool) if ignore_index is None else value != ignore_index
+    if values and value.dtype != torch.bool:
+        refuse(name, kept & (value != 0) & (value != 1), "hold only 0 and 1 (or `ignore_index`)", value)
+    return (value == 1) & kept, kept
+
+
+def ignored(ignore_index: Any) -> int | None:
+    """The target value of items to remove, or None."""
+    if not (ignore_index is None or (isinstance(ignore_index, int) and not isinstance(ignore_index, bool))):
+        raise ValueError(f"Argument `ignore_index` must be None or an int, got {ignore_index!r}")
+    return ignore_index
+
+
+def group_counts(total: Any, relevant: Any, num_relevant: Any, ties: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The counts of tie groups, best first, and the relevant items in all (flat) where given."""
+    total, relevant = integers("total", total).cpu(), integers("relevant", relevant).cpu()
+    same_shape("relevant", relevant, "total", total)
+    if not total.ndim:
+        raise ValueError("Argument `total` must have the shape (..., groups), got a scalar")
+    refuse("total", total < 0, "hold counts >= 0", total)
+    refuse("relevant", (relevant < 0) | (relevant > total), "lie between 0 and `total`", relevant)
+    if ties == "stable":
+        refuse("total", total > 1, "hold one item a group with ties='stable' (a group has no order)", total)
+    if num_relevant is None:
+        return total, relevant, None
+    known = integers("num_relevant", torch.as_tensor(num_relevant)).cpu().broadcast_to(total.shape[:-1])
+    refuse("num_relevant", known < relevant.sum(-1), "be at least the relevant items given", known)
+    return total, relevant, known.reshape(-1)
+
+
+def retrieval_rows(
+    preds: Any, target: Any, indexes: Any, ids: Any, num_relevant: Any, ignore_index: int | None, values: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Flat (query, score, relevant, ids, num_relevant) of the items that are not ignored."""
+    score = floats("preds", preds, values=values)
+    relevant, kept = binary("target", target, ignore_index, values=values)
+    query = integers("indexes", indexes)
+    same_shape("target", relevant, "preds", score)
+    same_shape("indexes", query, "preds", score)
+    columns: list[Tensor | None] = [query, score, relevant]
+    for name, value in (("ids", ids), ("num_relevant", num_relevant)):
+        column = None if value is None else integers(name, value)
+        if column is not None:
+            same_shape(name, column, "preds", score)
+        columns.append(column)
+    if values and columns[4] is not None:
+        refuse("num_relevant", columns[4] < relevant.long(), "be at least the relevant items given", columns[4])
+    flat = [None if column is None else column.reshape(-1) for column in columns]
+    if ignore_index is not None:
+        place = kept.reshape(-1).to(score.device)
+        flat = [None if column is None else column.to(score.device)[place] for column in flat]
+    return tuple(flat)  # type: ignore[return-value]
+
+
+def retrieval_matrix(
+    preds: Any, target: Any, ids: Any, num_relevant: Any, ignore_index: int | None, values: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """(Q, N) scores in their own dtype, relevance, which items count, (Q,) ids and (Q,) num_relevant."""
+    score = tensor("preds", preds)
+    if score.ndim != 2:
+        raise ValueError(
+            f"Argument `preds` must have the shape (queries, items) where `indexes` is None, got {tuple(score.shape)}; "
+            "rows of other shapes need `indexes`, the query of each item"
+        )
+    if values and score.dtype == torch.int64:
+        refuse("preds", score.abs() > EXACT_INTEGERS, "hold integers of at most 2^53", score)
+    if values and score.is_floating_point():
+        refuse("preds", score.isnan(), "hold no NaN", score)
+    relevant, kept = binary("target", target, ignore_index, values=values)
+    same_shape("target", relevant, "preds", score)
+    names = None if ids is None else integers("ids", ids)
+    known = None if num_relevant is None else integers("num_relevant", num_relevant)
+    for name, column in (("ids", names), ("num_relevant", known)):
+        if column is not None and column.shape != score.shape[:1]:
+            raise ValueError(
+                f"Argument `{name}` must have the shape (queries,) = ({len(score)},), got {tuple(column.shape)}"
+            )
+    if values and known is not None:
+        refuse("num_relevant", known < relevant.sum(1), "be at least the relevant items given", known)
+    return score, relevant, kept, names, known
+
+
+def codes(value: Any, packed: bool) -> Tensor:
+    """(n, bits) bool from +-1, {0, 1} or bool codes; packed: (n, bytes) uint8."""
+    value = tensor("codes", value)
+    if value.ndim != 2 or not value.shape[1]:
+        raise ValueError(
+            f"Argument `codes` must have the shape (n, {'bytes' if packed else 'bits'}), got {tuple(value.shape)}"
+        )
+    if packed:
+        if value.dtype != torch.uint8:
+            raise ValueError(f"Argument `codes` must be of dtype torch.uint8 with packed=True, got {value.dtype}")
+        return value
+    if value.dtype == torch.bool:
+        return value
+    one, zero, minus = value == 1, value == 0, value == -1
+    other = ~(one | zero | minus)
+    if bool(other.any()):
+        raise ValueError(
+            f"Argument `codes` must hold +-1, 0/1 or bool, got {int(other.sum())} other values; threshold real-valued "
+            f"codes first, for example `codes > 0`. {_first('codes', other, value)}"
+        )
+    if bool(zero.any()) and bool(minus.any()):
+        raise ValueError(
+            f"Argument `codes` must hold either +-1 or 0/1, got {int(zero.sum())} zeros among +-1 (`sign(0)` is 0); "
+            f"threshold them first, for example `codes > 0`. {_first('codes', zero, value)}"
+        )
+    return one
+
+
+def _first(name: str, bad: Tensor, value: Tensor) -> str:
+    place = tuple(bad.nonzero()[0].tolist())
+    return f"First: {name}[{', '.join(map(str, place))}] = {value[place].item()}"
+
+
+def code_labels(value: Any, count: int) -> Tensor:
+    """(n,) int64 class ids or (n, C) bool label sets."""
+    value = tensor("labels", value)
+    if value.ndim not in (1, 2) or len(value) != count or (value.ndim == 2 and not value.shape[1]):
+        raise ValueError(
+            f"Argument `labels` must have the shape ({count},) (class ids) or ({count}, classes) (multi-hot), "
+            f"got {tuple(value.shape)}"
+        )
+    if value.ndim == 1:
+        return integers("labels", value)
+    if value.dtype != torch.bool:
+        refuse("labels", (value != 0) & (value != 1), "hold only 0 and 1 where it is multi-hot", value)
+    return value == 1
+
+
+def flags(name: str, value: Any, count: int) -> Tensor:
+    """(n,) bool from one bool or a bool tensor (n,)."""
+    if isinstance(value, bool):
+        return torch.full((count,), value)
+    if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != (count,):
+        got = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ValueError(f"Argument `{name}` must be True, False or a bool tensor of shape ({count},), got {got}")
+    return value.detach()
+
+
+def sample_ids(value: Any, count: int) -> Tensor | None:
+    """(n,) int64, or None."""
+    if value is None:
+        return None
+    value = integers("ids", value)
+    if value.shape != (count,):
+        raise ValueError(f"Argument `ids` must have the shape ({count},), got {tuple(value.shape)}")
+    return value

@@ -1,0 +1,193 @@
+"""Rows of (query, score, relevant) -> ranked tie groups. Integers in and out; one sort, no loop over queries."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from map_metrics.average_precision import Groups
+
+_BLOCK = 1 << 22  # elements of the largest temporary of the matrix form
+
+
+def dense_ids(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted distinct values, and where each row's value stands among them; linear where the ids lie close together."""
+    if not len(values):
+        return values, values
+    low, high = values.aminmax()
+    span = int(high) - int(low) + 1
+    if span > 4 * len(values) + 1024:
+        distinct, inverse = torch.unique(values, return_inverse=True)
+        return distinct, inverse
+    shifted = values - low
+    present = torch.zeros(span, dtype=torch.bool, device=values.device).index_fill_(0, shifted, True)
+    return present.nonzero()[:, 0] + low, (present.cumsum(0) - 1)[shifted]
+
+
+def lexsort(*columns: Tensor) -> Tensor:
+    """The stable order of rows by the first column, then the second, ...; int64 columns."""
+    order = torch.arange(len(columns[0]), device=columns[0].device)
+    for column in reversed(columns):
+        order = order[torch.sort(column[order], stable=True).indices]
+    return order
+
+
+def first_of_runs(*sorted_columns: Tensor) -> Tensor:
+    """True where a row differs from the row before it in any column."""
+    first = torch.ones(len(sorted_columns[0]), dtype=torch.bool, device=sorted_columns[0].device)
+    if len(first) > 1:
+        first[1:] = torch.stack([column[1:] != column[:-1] for column in sorted_columns]).any(0)
+    return first
+
+
+class Distinct(NamedTuple):
+    """Which rows of a table to keep when copies of one key count once.
+
+    Attributes:
+        rows: (m,) indices of the kept rows, in the order of their keys.
+        duplicates: how many rows were left out.
+        conflicts: how many of those differ from the row kept in their place.
+    """
+
+    rows: Tensor
+    duplicates: int
+    conflicts: int
+
+
+def distinct_rows(keys: list[Tensor], content: list[Tensor]) -> Distinct:
+    """One row of each key: the lexicographically smallest, so that no order of batches or ranks matters."""
+    order = lexsort(*keys, *content)
+    first = first_of_runs(*(key[order] for key in keys))
+    changed = first_of_runs(*(column[order] for column in (*keys, *content)))
+    duplicates = len(order) - int(first.sum())
+    return Distinct(order[first], duplicates, int(changed.sum()) - int(first.sum()))
+
+
+def fingerprints(table: Tensor, counts: Tensor) -> Tensor:
+    """(groups,) int64: a hash of each group's rows, ``counts`` of them one after the other; integers wrap around.
+
+    It orders copies of one sample that differ, without regard to where they came from.
+    """
+    group = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    place = torch.arange(len(group)) - (counts.cumsum(0) - counts)[group]
+    odd = 2 * torch.arange(1, table.shape[1] + 1) + 0x5851F42D4C957F2D
+    mixed = (table * odd).sum(1)
+    mixed = (mixed ^ (mixed >> 29)) * (2 * place + 0x14057B7EF767814F)
+    return torch.zeros_like(counts).scatter_add_(0, group, mixed ^ (mixed >> 32))
+
+
+def descending_key(score: Tensor) -> tuple[Tensor, int]:
+    """float64 scores -> whole numbers that rise as the score falls, equal where equal, and the bits they take.
+
+    Scores that float32 holds exactly take 32 bits (>= 0); others 64 (signed).
+    """
+    single = score.float()
+    if bool((single.double() == score).all()):
+        pattern = single.view(torch.int32)
+        return (~(pattern ^ ((pattern >> 31) & 0x7FFFFFFF))).long() + 2**31, 32
+    pattern = score.view(torch.int64)
+    return ~(pattern ^ ((pattern >> 63) & 0x7FFFFFFFFFFFFFFF)), 64
+
+
+def rank_rows(query: Tensor, score: Tensor, relevant: Tensor, num_relevant: Tensor, *, stable: bool = False) -> Groups:
+    """Group the retrieved items of every query by score, best first.
+
+    Args:
+        query: (n,) int64 in 0 .. Q - 1, in any order.
+        score: (n,) float64, larger is better, no NaN, -0.0 already 0.0.
+        relevant: (n,) bool.
+        num_relevant: (Q,) int64, passed through.
+        stable: every item is a group of its own, ties in input order.
+    """
+    key, width = descending_key(score)
+    num_queries = len(num_relevant)
+    if width == 32 and num_queries < 2**30 and not stable:  # one key holds all: sort values, no permutation
+        packed = torch.sort((query << 33) | (key << 1) | relevant).values
+        query, key, relevant = packed >> 33, packed >> 1, packed & 1
+    else:
+        order = lexsort(query, key)
+        query, key, relevant = query[order], key[order], relevant[order].long()
+    return _groups(query, key, relevant, num_relevant, stable=stable)
+
+
+def _groups(query: Tensor, key: Tensor, relevant: Tensor, num_relevant: Tensor, *, stable: bool) -> Groups:
+    num_items = torch.bincount(query, minlength=len(num_relevant))
+    start_of_query = num_items.cumsum(0) - num_items
+    found = relevant.cumsum(0) - relevant  # relevant rows above, over all queries
+    if stable:
+        start = relevant.nonzero()[:, 0]
+        n = r = torch.ones_like(start)
+    else:
+        start = first_of_runs(query, key).nonzero()[:, 0]
+        n = torch.diff(start, append=start.new_tensor([len(query)]))
+        r = torch.diff(found[start], append=relevant.sum().reshape(1)) if len(start) else n
+        holds = r > 0
+        start, n, r = start[holds], n[holds], r[holds]
+    group_query = query[start]
+    above = torch.cat([found, relevant.sum().reshape(1)])[start_of_query]
+    return Groups(
+        query=group_query,
+        before=start - start_of_query[group_query],
+        found=found[start] - above[group_query],
+        total=n,
+        relevant=r,
+        num_relevant=num_relevant,
+        num_items=num_items,
+    )
+
+
+def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Groups:
+    """Rank every row of a matrix; only the relevant scores of a row are sorted, the others are counted between them.
+
+    Args:
+        score: (Q, N) floats, larger is better; -inf where an item was not retrieved: it counts in ``num_relevant`` if
+            relevant and never ranks.
+        relevant: (Q, N) bool.
+        stable: ties in column order, every item a group of its own.
+    """
+    num_relevant, retrieved = relevant.sum(1), score > -torch.inf
+    hits = relevant & retrieved
+    width = int(hits.sum(1).max()) if hits.numel() else 0
+    if stable or width * 16 > score.shape[1]:
+        query, column = retrieved.nonzero(as_tuple=True)
+        ranked = score[query, column].double() + 0.0
+        return rank_rows(query, ranked, hits[query, column], num_relevant, stable=stable)
+    blocks = [
+        _count_between(score[rows], hits[rows], int(rows[0]))
+        for rows in torch.arange(len(score)).split(max(1, _BLOCK // max(1, score.shape[1])))
+        if width
+    ]
+    columns = [torch.cat(parts) for parts in zip(*blocks, strict=True)] if blocks else [num_relevant[:0]] * 5
+    return Groups._make([*columns, num_relevant, retrieved.sum(1), None, None])
+
+
+def _count_between(score: Tensor, hits: Tensor, first_row: int) -> tuple[Tensor, ...]:
+    """Columns (query, before, found, total, relevant) of a block of rows that hold few relevant items each."""
+    query, column = hits.nonzero(as_tuple=True)
+    query, level, relevant = _levels(query, score[query, column])
+    per_row = torch.bincount(query, minlength=len(score))
+    start, width = per_row.cumsum(0) - per_row, int(per_row.max()) + 1
+    place = torch.arange(len(query)) - start[query]
+    ladder = torch.full((len(score), width), torch.inf, dtype=score.dtype)  # ascending, padded with one inf at least
+    ladder[query, place] = level
+    below = torch.searchsorted(ladder[:, :-1].contiguous(), score)  # levels strictly below each item
+    equal = (ladder.gather(1, below) == score) & (below < per_row[:, None])
+    below += torch.arange(len(score))[:, None] * width
+    count = torch.bincount(below.view(-1), minlength=len(score) * width).view(-1, width)
+    tied = torch.bincount(below[equal], minlength=len(score) * width).view(-1, width)
+    above = count.flip(1).cumsum(1).flip(1) - count  # items in the bins over a level
+    best_first = (start + per_row)[query] - 1 - place
+    place, relevant = place[best_first], relevant[best_first]
+    found = relevant.cumsum(0) - relevant
+    return query + first_row, above[query, place], found - found[start[query]], tied[query, place], relevant
+
+
+def _levels(query: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct (query, score) pairs, ascending, and how many rows hold each; rows come query by query."""
+    key, _ = descending_key(score.double() + 0.0)
+    order = lexsort(query, ~key)
+    start = first_of_runs(query[order], key[order]).nonzero()[:, 0]
+    kept = order[start]
+    return query[kept], score[kept], torch.diff(start, append=start.new_tensor([len(order)]))

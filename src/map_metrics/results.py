@@ -1,0 +1,161 @@
+"""What stands behind a number: per-query values, counts and the conventions used; scalars are views of it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from map_metrics.average_precision import Groups, chance_groups, hits_per_query, ranked_average_precision
+from map_metrics.conventions import Conventions
+
+
+@dataclass(frozen=True, repr=False)
+class RetrievalResult:
+    """The queries behind a mean average precision.
+
+    Attributes:
+        groups: the ranking of each query as tie groups.
+        conventions: how it becomes a number.
+        query: (Q,) int64: the id of each query, or its place in this result where it has none.
+        named: (Q,) bool: whether the query has an id.
+        num_duplicates: rows (or queries) left out because their ids had been seen.
+        num_self: self matches taken out of the rankings (hashing with ``exclude_self``).
+        num_conflicts: how many of the duplicates differed from the copy that was kept.
+    """
+
+    groups: Groups
+    conventions: Conventions
+    query: Tensor
+    named: Tensor
+    num_duplicates: int = 0
+    num_self: int = 0
+    num_conflicts: int = 0
+
+    @property
+    def num_relevant(self) -> Tensor:
+        """(Q,) int64: relevant items of each query, retrieved or not."""
+        return self.groups.num_relevant
+
+    @property
+    def num_items(self) -> Tensor:
+        """(Q,) int64: items ranked for each query."""
+        return self.groups.num_items
+
+    @property
+    def num_empty(self) -> int:
+        """Queries without a relevant item."""
+        return int((self.num_relevant == 0).sum())
+
+    @functools.cached_property
+    def ap(self) -> Tensor:
+        """Average precision of each query, (Q,) float64, or (Q, cut-offs) for several ``top_k``.
+
+        Queries without a relevant item hold 0 or 1 as ``empty_target_action`` says, and NaN where they are skipped.
+        """
+        columns = [self._ap(self.groups, k) for k in self.conventions.cutoffs]
+        return torch.stack(columns, 1) if isinstance(self.conventions.top_k, tuple) else columns[0]
+
+    @functools.cached_property
+    def num_hits(self) -> Tensor:
+        """Relevant items among the first k, shaped as :attr:`ap`; a mean where a tie crosses the cut."""
+        columns = [hits_per_query(self.groups, k) for k in self.conventions.cutoffs]
+        return torch.stack(columns, 1) if isinstance(self.conventions.top_k, tuple) else columns[0]
+
+    @functools.cached_property
+    def chance(self) -> Tensor:
+        """The expected value of a random order of every ranking (step interpolation, the first ``top_k``)."""
+        groups, k = chance_groups(self.groups), self.conventions.cutoffs[0]
+        return self._aggregate(self._ap(groups, k, ties="expected", interpolation="step"))
+
+    def value(self) -> Tensor | dict[str, Tensor]:
+        """What ``compute()`` returns: 0-d float64, or ``{"map@5": ...}`` for several ``top_k``."""
+        if not isinstance(self.conventions.top_k, tuple):
+            return self._aggregate(self.ap)
+        return {f"map@{k}": self._aggregate(self.ap[:, i]) for i, k in enumerate(self.conventions.top_k)}
+
+    def worst(self, n: int = 10) -> list[dict[str, Any]]:
+        """The n queries of the lowest AP (at the first ``top_k``), the lowest first; skipped ones are left out."""
+        ap = self.ap if self.ap.ndim == 1 else self.ap[:, 0]
+        order = torch.sort(ap.nan_to_num(nan=torch.inf), stable=True).indices[:n]
+        rows = self.to_dict()["queries"]
+        return [rows[i] for i in order.tolist() if not ap[i].isnan()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python values: headline numbers, conventions, and one row per query."""
+        value = self.value()
+        columns = {
+            "query": self.query,
+            "named": self.named,
+            "ap": self.ap,
+            "num_relevant": self.num_relevant,
+            "num_items": self.num_items,
+            "num_hits": self.num_hits,
+        }
+        names, lists = list(columns), [column.tolist() for column in columns.values()]
+        return {
+            "value": {k: float(v) for k, v in value.items()} if isinstance(value, dict) else float(value),
+            "conventions": {k: v if not callable(v) else repr(v) for k, v in vars(self.conventions).items()},
+            "num_queries": len(self.query),
+            "num_empty": self.num_empty,
+            "num_duplicates": self.num_duplicates,
+            "num_self": self.num_self,
+            "queries": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)],
+        }
+
+    def notes(self) -> dict[str, str]:
+        """What a reader of the number should know: topic -> sentence. The metrics warn of each once."""
+        notes = {}
+        if self.num_conflicts:
+            notes["conflicts"] = (
+                f"{self.num_conflicts} rows repeat an id with another content; of each id one copy is kept (the "
+                "smallest, the same on any number of ranks)."
+            )
+        if self._far_below_chance():
+            notes["chance"] = (
+                "The mean average precision is far below that of a random order. If a small score is a good one (a "
+                "distance), negate the scores or pass `largest=False`."
+            )
+        return notes
+
+    def _far_below_chance(self) -> bool:
+        """By five standard errors, over ten queries or more; a mean above 0.5 is taken as good without a look."""
+        k = self.conventions.cutoffs[0]
+        counted = self.num_relevant > 0
+        if int(counted.sum()) < 10:
+            return False
+        plain = self.groups._replace(gain=None, gain_before=None)
+        ap = ranked_average_precision(plain, top_k=k)[counted]
+        if float(ap.mean()) > 0.5:
+            return False
+        margin = ranked_average_precision(chance_groups(plain), top_k=k)[counted] - ap
+        return float(margin.mean()) > 5 * float(margin.std()) / len(ap) ** 0.5 + 1e-9
+
+    def _ap(self, groups: Groups, k: Any, *, ties: str | None = None, interpolation: str | None = None) -> Tensor:
+        c = self.conventions
+        ap = ranked_average_precision(
+            groups,
+            top_k=k,
+            denominator=c.denominator,
+            ties=ties or c.ties,
+            interpolation=interpolation or c.interpolation,
+        )
+        empty = self.num_relevant == 0
+        if c.empty_target_action == "error" and bool(empty.any()):
+            first = int(self.query[empty][0])
+            raise ValueError(
+                f"{int(empty.sum())} queries have no relevant item, the first of them query {first}; "
+                "choose another `empty_target_action` than 'error' to count or skip them"
+            )
+        return ap.masked_fill(empty, {"neg": 0.0, "error": 0.0, "pos": 1.0, "skip": torch.nan}[c.empty_target_action])
+
+    def _aggregate(self, ap: Tensor) -> Tensor:
+        return self.conventions.aggregate(ap[~ap.isnan()])
+
+    def __repr__(self) -> str:
+        value = self.value()
+        shown = {k: round(float(v), 6) for k, v in value.items()} if isinstance(value, dict) else f"{float(value):.6f}"
+        return f"RetrievalResult(map={shown}, queries={len(self.query)}, empty={self.num_empty}, {self.conventions})"
