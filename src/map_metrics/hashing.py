@@ -1,0 +1,363 @@
+"""Mean average precision of binary codes ranked by Hamming distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics.utilities import rank_zero_warn
+
+from map_metrics import checks
+from map_metrics.average_precision import Groups, groups_from_counts
+from map_metrics.conventions import Aggregation, Conventions, TopK
+from map_metrics.hamming import Part, as_words, distances, histograms, pack_bits, pack_bytes
+from map_metrics.ranking import distinct_rows
+from map_metrics.relevance import Relevance, with_label
+from map_metrics.results import RetrievalResult
+from map_metrics.rows import STREAM, Block, RowMetric, pack_block, unpack_blocks
+
+QUERY, NAMED = 1, 2  # flags of a row
+
+# --- input -> rows ----------------------------------------------------------------------------------------------------
+
+
+def code_block(codes: Tensor, labels: Tensor, query: Tensor, ids: Tensor | None, *, packed: bool) -> Tensor:
+    """A block of the stream: header (bits, label columns), rows [flags, id, label words ..., code words ...]."""
+    n = len(codes)
+    named, names = (0, torch.zeros(n, dtype=torch.int64)) if ids is None else (NAMED, ids.cpu())
+    head = torch.stack([query.cpu().long() + named, names], 1)
+    label_columns = labels.shape[1] if labels.ndim == 2 else 0
+    words = pack_bits(labels) if label_columns else labels.cpu()[:, None]
+    code_words = pack_bytes(codes) if packed else pack_bits(codes)
+    bits = codes.shape[1] * (8 if packed else 1)
+    return pack_block((bits, label_columns), torch.cat([head, words, code_words], 1))
+
+
+class Side(NamedTuple):
+    """The queries, or the gallery: ids (n,), named (n,) bool, labels (n,) class ids or (n, w) words, codes (n, w)."""
+
+    ids: Tensor
+    named: Tensor
+    labels: Tensor
+    codes: Tensor
+
+
+class Collection(NamedTuple):
+    """Everything that was added, with copies of one id left out."""
+
+    queries: Side
+    gallery: Side
+    bits: int
+    label_columns: int
+    duplicates: int
+    conflicts: int
+
+
+def collect(blocks: list[Block]) -> Collection:
+    """Blocks of the stream -> queries and gallery: named rows in the order of their ids, then the others in theirs."""
+    headers = {block.header for block in blocks}
+    if len(headers) > 1:
+        shown = ", ".join(f"{bits} bits with {c or 'one'} label(s) a row" for bits, c in sorted(headers))
+        raise ValueError(
+            f"`codes` and `labels` must have the same width in every update and on every rank, got {shown}"
+        )
+    bits, label_columns = next(iter(headers), (1, 0))
+    label_words = -(-label_columns // 64) if label_columns else 1
+    empty = torch.zeros((0, 2 + label_words + -(-bits // 64)), dtype=torch.int64)
+    table = torch.cat([empty, *(block.rows for block in blocks)])
+    with_id, others = (table[:, 0] >= NAMED).nonzero()[:, 0], (table[:, 0] < NAMED).nonzero()[:, 0]
+    named = table[with_id]
+    kept = distinct_rows(list(named[:, :2].unbind(1)), list(named[:, 2:].unbind(1)))
+    table = torch.cat([named[kept.rows], table[others]])
+    is_query = table[:, 0] % 2 == QUERY
+    sides = []
+    for part in (table[is_query], table[~is_query]):
+        labels = part[:, 2 : 2 + label_words]
+        sides.append(
+            Side(part[:, 1], part[:, 0] >= NAMED, labels if label_columns else labels[:, 0], part[:, 2 + label_words :])
+        )
+    return Collection(sides[0], sides[1], bits, label_columns, kept.duplicates, kept.conflicts)
+
+
+# --- rows -> groups ---------------------------------------------------------------------------------------------------
+
+
+class _Self(NamedTuple):
+    """Queries whose own id stands in the gallery, and where."""
+
+    query: Tensor
+    item: Tensor
+
+
+def _self_matches(queries: Side, gallery: Side) -> _Self:
+    mine, theirs = queries.named.nonzero()[:, 0], gallery.named.nonzero()[:, 0]
+    ids = gallery.ids[theirs].contiguous()
+    place = torch.searchsorted(ids, queries.ids[mine].contiguous()).clamp(max=max(len(ids) - 1, 0))
+    found = ids[place] == queries.ids[mine] if len(ids) else torch.zeros(len(mine), dtype=torch.bool)
+    return _Self(mine[found], theirs[place[found]])
+
+
+def _groups_by_distance(data: Collection, relevance: Relevance, own: _Self) -> Groups:
+    """Tie groups of equal distance: two histograms a query, and one more for each of its labels where gains differ."""
+    queries, gallery = as_words(data.queries.codes), as_words(data.gallery.codes)
+    mine, theirs = data.queries.labels, data.gallery.labels
+    between = torch.from_numpy(
+        np.bitwise_count(queries[:, own.query.numpy()] ^ gallery[:, own.item.numpy()]).sum(0, dtype=np.int64)
+    )
+
+    def count(parts: Iterable[tuple[Tensor, Tensor]], self_counts: Tensor) -> Tensor:
+        ready = (Part(rows, np.ascontiguousarray(gallery[:, items.numpy()])) for rows, items in parts)
+        histogram = histograms(queries, ready, data.bits)
+        histogram[own.query, between] -= self_counts.long()
+        return histogram
+
+    everyone = (torch.arange(len(mine)), torch.arange(len(theirs)))
+    total = count([everyone], torch.ones(len(own.query)))
+    relevant = count(relevance.parts(mine, theirs), relevance.related(mine[own.query], theirs[own.item]))
+    groups = groups_from_counts(total, relevant)
+    if not relevance.weighted:
+        return groups
+    gain = torch.zeros(total.shape, dtype=torch.float64)
+    if mine.ndim == 1:
+        gain += relevant * torch.tensor([relevance.weight(label) for label in mine.tolist()])[:, None]
+    else:
+        for label in range(data.label_columns):
+            held, holding = with_label(mine, label), with_label(theirs, label)
+            part = (held.nonzero()[:, 0], holding.nonzero()[:, 0])
+            gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item])
+    before = torch.zeros_like(gain)
+    before[:, 1:] = gain.cumsum(1)[:, :-1]
+    place = relevant.nonzero(as_tuple=True)
+    return groups._replace(gain=gain[place], gain_before=before[place])
+
+
+def _groups_in_order(data: Collection, relevance: Relevance, own: _Self) -> Groups:
+    """Every relevant item at its own rank, equal distances in the order of the gallery (``ties="stable"``)."""
+    queries, gallery = as_words(data.queries.codes), as_words(data.gallery.codes)
+    self_of = dict(zip(own.query.tolist(), own.item.tolist(), strict=True))
+    num_items = torch.full((len(data.queries.ids),), gallery.shape[1])
+    num_items[own.query] -= 1
+    ranks: list[Tensor] = [torch.zeros(0, dtype=torch.int64)] * len(num_items)
+    for rows, items in relevance.parts(data.queries.labels, data.gallery.labels):
+        relevant = np.zeros(gallery.shape[1], bool)
+        relevant[items.numpy()] = True
+        for row in rows.tolist():
+            order = np.argsort(distances(queries[:, row], gallery, data.bits), kind="stable")
+            if row in self_of:
+                order = order[order != self_of[row]]
+            ranks[row] = torch.from_numpy(relevant[order].nonzero()[0])
+    num_relevant = torch.tensor([len(r) for r in ranks], dtype=torch.int64)
+    query = torch.repeat_interleave(torch.arange(len(ranks)), num_relevant)
+    found = torch.arange(len(query)) - (num_relevant.cumsum(0) - num_relevant)[query]
+    one = torch.ones_like(query)
+    return Groups(query, torch.cat([query[:0], *ranks]), found, one, one, num_relevant, num_items)
+
+
+def hashing_result(
+    blocks: list[Block], conventions: Conventions, relevance: Relevance, exclude_self: bool
+) -> RetrievalResult:
+    """The result behind the blocks of the stream."""
+    data = collect(blocks)
+    none = torch.zeros(0, dtype=torch.int64)
+    own = _self_matches(data.queries, data.gallery) if exclude_self else _Self(none, none)
+    build = _groups_in_order if conventions.ties == "stable" else _groups_by_distance
+    query = torch.where(data.queries.named, data.queries.ids, torch.arange(len(data.queries.ids)))
+    return RetrievalResult(
+        build(data, relevance, own),
+        conventions,
+        query,
+        data.queries.named,
+        num_duplicates=data.duplicates,
+        num_self=len(own.query),
+        num_conflicts=data.conflicts,
+    )
+
+
+# --- the pure form and the metric -------------------------------------------------------------------------------------
+
+
+def _block(codes: Any, labels: Any, query: Any, ids: Any, *, relevance: Relevance, packed: bool) -> Tensor:
+    checked = checks.codes(codes, packed)
+    sets = checks.code_labels(labels, len(checked))
+    relevance.check(sets)
+    flags, names = checks.flags("query", query, len(checked)), checks.sample_ids(ids, len(checked))
+    return code_block(checked, sets, flags, names, packed=packed)
+
+
+def _conventions(relevance: Relevance, *values: Any) -> Conventions:
+    conventions = Conventions(*values)
+    if relevance.weighted and (conventions.ties, conventions.interpolation) != ("expected", "step"):
+        raise ValueError(
+            "Argument `relevance`='weighted' is defined with ties='expected' and interpolation='step', got "
+            f"ties={conventions.ties!r} and interpolation={conventions.interpolation!r}"
+        )
+    return conventions
+
+
+def hashing_map(
+    query_codes: Tensor,
+    query_labels: Tensor,
+    gallery_codes: Tensor,
+    gallery_labels: Tensor,
+    *,
+    query_ids: Tensor | None = None,
+    gallery_ids: Tensor | None = None,
+    top_k: TopK = None,
+    relevance: str | float = "any",
+    label_weights: Sequence[float] | Tensor | None = None,
+    denominator: str = "hits",
+    ties: str = "expected",
+    interpolation: str = "step",
+    empty_target_action: str = "neg",
+    aggregation: Aggregation = "mean",
+    exclude_self: bool = False,
+    packed: bool = False,
+) -> Tensor | dict[str, Tensor]:
+    """Mean average precision of binary codes by Hamming distance: the pure form of :class:`HashingMAPAtK`.
+
+    Args:
+        query_codes: (Q, bits) +-1, 0/1 or bool; with ``packed=True`` (Q, bits / 8) uint8.
+        query_labels: (Q,) class ids or (Q, C) multi-hot.
+        gallery_codes: (N, bits), as the queries.
+        gallery_labels: (N,) or (N, C), as the queries.
+        query_ids: (Q,) int ids; copies of one id count once.
+        gallery_ids: (N,) int ids.
+        top_k: as all that follow: see :class:`HashingMAPAtK`.
+        relevance: see there.
+        label_weights: see there.
+        denominator: see there.
+        ties: see there.
+        interpolation: see there.
+        empty_target_action: see there.
+        aggregation: see there.
+        exclude_self: see there; needs both ids.
+        packed: see there.
+
+    Returns:
+        0-d float64, or ``{"map@5": ..., ...}`` for a sequence of ``top_k``.
+
+    Raises:
+        ValueError: naming the argument, what was expected and what came.
+
+    Example:
+        >>> import torch
+        >>> from map_metrics.functional import hashing_map
+        >>> gallery = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]])
+        >>> hashing_map(torch.tensor([[1, 1, 1, 1]]), torch.tensor([7]), gallery, torch.tensor([7, 7, 3]))
+        tensor(0.8333, dtype=torch.float64)
+    """
+    rule = Relevance(relevance, label_weights)
+    conventions = _conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
+    if exclude_self and (query_ids is None or gallery_ids is None):
+        raise ValueError("Argument `exclude_self`=True needs `query_ids` and `gallery_ids`, got None")
+    stream = [
+        _block(codes, labels, flag, ids, relevance=rule, packed=packed)
+        for codes, labels, flag, ids in (
+            (query_codes, query_labels, True, query_ids),
+            (gallery_codes, gallery_labels, False, gallery_ids),
+        )
+    ]
+    result = hashing_result(unpack_blocks(torch.cat(stream)), conventions, rule, exclude_self)
+    for note in result.notes().values():
+        rank_zero_warn(note, UserWarning)
+    return result.value()
+
+
+class HashingMAPAtK(RowMetric):
+    """Mean average precision of binary codes ranked by Hamming distance, exact under ties and on any number of ranks.
+
+    Items at one distance are tied, and a short code has few distances: with ``ties="expected"`` (the default) the
+    value is the mean over all orders of tied items, so it depends neither on how the gallery is stored nor on a sort.
+
+    Args:
+        top_k: cut-off (5000 in many papers): None, a positive int, ``"R"`` or a sequence of ints.
+        relevance: ``"any"``: at least one shared label; ``"exact"``: the same non-empty label set; a float t: Jaccard
+            similarity >= t; ``"weighted"``: the summed weight of shared labels is the gain (weighted AP, as in DSRH;
+            it can exceed 1). An empty label set is relevant to nothing.
+        label_weights: with ``relevance="weighted"``, the weight of each label; default 1.
+        denominator: ``"hits"``: the relevant items in the first k, what hashing papers print (DPSH, HashNet, CSQ and
+            their ports: ``CalcTopMap``); ``"relevant"``, ``"min"``, ``"k"`` as in :class:`RetrievalMAP`.
+        ties: as in :class:`RetrievalMAP`; ``"stable"`` is the order of ids, or of arrival without them.
+        interpolation: as in :class:`RetrievalMAP`.
+        empty_target_action: as in :class:`RetrievalMAP`.
+        aggregation: as in :class:`RetrievalMAP`.
+        exclude_self: a query does not retrieve the gallery item of its own id (by id, never "the nearest"); the item
+            also leaves the number of relevant ones.
+        packed: codes come as (n, bits / 8) uint8.
+        validate_args: kept for the common signature; codes and labels are always checked.
+        kwargs: arguments of ``torchmetrics.Metric``.
+
+    Raises:
+        ValueError: if an argument, or a pair of conventions, has no definition.
+
+    Example:
+        >>> import torch
+        >>> from map_metrics import HashingMAPAtK
+        >>> metric = HashingMAPAtK(top_k=3)
+        >>> metric.update(torch.tensor([[1, 1, 1, 1]]), torch.tensor([7]), query=True)
+        >>> gallery = torch.tensor([[1, 1, 1, 1], [-1, -1, -1, -1], [1, 1, 1, -1]])
+        >>> metric.update(gallery, torch.tensor([7, 7, 3]), query=False)
+        >>> metric.compute()
+        tensor(0.8333, dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        top_k: TopK = None,
+        *,
+        relevance: str | float = "any",
+        label_weights: Sequence[float] | Tensor | None = None,
+        denominator: str = "hits",
+        ties: str = "expected",
+        interpolation: str = "step",
+        empty_target_action: str = "neg",
+        aggregation: Aggregation = "mean",
+        exclude_self: bool = False,
+        packed: bool = False,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        rule = Relevance(relevance, label_weights)
+        conventions = _conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
+        super().__init__({"packed": bool(packed)}, {"rows": STREAM}, **kwargs)
+        self.relevance = rule
+        self.conventions = conventions
+        self.exclude_self = bool(exclude_self)
+        self.packed = bool(packed)
+        self.validate_args = validate_args
+
+    def update(self, codes: Tensor, labels: Tensor, *, query: bool | Tensor, ids: Tensor | None = None) -> None:
+        """Add codes, of queries or of the gallery, in any order and on any rank.
+
+        A row costs 16 bytes, 8 more per 64 bits of code and 8 more for a class id or per 64 labels.
+
+        Args:
+            codes: (n, bits) +-1, {0, 1} or bool of any dtype; with ``packed=True`` (n, bits / 8) uint8. Real-valued
+                codes, and zeros among +-1 (from ``sign``), are refused: threshold them.
+            labels: (n,) integer class ids or (n, C) multi-hot.
+            query: whether the rows are queries: True, False, or a bool tensor (n,).
+            ids: (n,) int ids; copies of one id on one side count once.
+
+        Raises:
+            ValueError: naming the argument, what was expected, what came and where; the state stays as it was.
+        """
+        if self.exclude_self and ids is None:
+            raise ValueError("Argument `ids` must be given with exclude_self=True, got None")
+        block = _block(codes, labels, query, ids, relevance=self.relevance, packed=self.packed)
+        self.append(rows=block)
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """The mean average precision: 0-d float64, or a dict for a sequence of ``top_k``."""
+        return self._result().value()
+
+    def _result(self) -> RetrievalResult:
+        blocks = unpack_blocks(self.table("rows"))
+        result = hashing_result(blocks, self.conventions, self.relevance, self.exclude_self)
+        if any(bool((block.rows[:, 0] < NAMED).any()) for block in blocks):
+            self.warn_unnamed("codes")
+        for topic, note in result.notes().items():
+            self.warn_once(topic, note)
+        return result
