@@ -11,7 +11,7 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import checks, rows
 from map_metrics.average_precision import Groups
 from map_metrics.conventions import Aggregation, Conventions, TopK
-from map_metrics.ranking import dense_ids, distinct_rows, fingerprints, rank_matrix, rank_rows
+from map_metrics.ranking import dense_ids, distinct_rows, fingerprints, first_of_runs, rank_matrix, rank_rows
 from map_metrics.results import RetrievalResult
 from map_metrics.rows import RowMetric
 
@@ -82,18 +82,29 @@ def _groups_of_items(items: Tensor, known: Tensor, stable: bool) -> tuple[Groups
         query, _, score, flags = (column.contiguous() for column in items.unbind(1))
     ids, query = dense_ids(query)
     values, relevant = rows.floats(score), flags & 1
-    num_relevant = torch.bincount(query[relevant == 1], minlength=len(ids))
-    if len(known):
-        place = torch.searchsorted(ids, known[:, 0].contiguous()).clamp(max=max(len(ids) - 1, 0))
-        present = ids[place] == known[:, 0] if len(ids) else torch.zeros(len(known), dtype=torch.bool)
-        stated = torch.zeros_like(num_relevant)
-        stated.scatter_reduce_(0, place[present], known[present, 1], "amax")
-        num_relevant = torch.maximum(num_relevant, stated)
+    num_relevant = _state_relevant(torch.bincount(query[relevant == 1], minlength=len(ids)), ids, known)
     retrieved = values > -torch.inf
     if not bool(retrieved.all()):
         query, values, relevant = query[retrieved], values[retrieved], relevant[retrieved]
     groups = rank_rows(query, values, relevant == 1, num_relevant, stable=stable)
     return groups, ids, duplicates, conflicts
+
+
+def _state_relevant(counted: Tensor, ids: Tensor, known: Tensor) -> Tensor:
+    """The stated numbers of relevant items, and the counted ones where none is stated."""
+    query, stated = torch.unique(known, dim=0).unbind(1)
+    query = query.contiguous()
+    again = ~first_of_runs(query)
+    if bool(again.any()):
+        raise ValueError(f"Query {int(query[again][0])} came with different values of `num_relevant`")
+    place = torch.searchsorted(ids, query)  # every query with a stated number has rows
+    few = stated < counted[place]
+    if bool(few.any()):
+        raise ValueError(
+            f"Query {int(query[few][0])} has {int(counted[place][few][0])} relevant items, more than its "
+            f"`num_relevant` {int(stated[few][0])}"
+        )
+    return counted.index_put((place,), stated)
 
 
 def _groups_of_queries(queries: Tensor, found: Tensor) -> tuple[Groups, Tensor, Tensor, int, int]:

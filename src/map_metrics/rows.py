@@ -59,6 +59,29 @@ def unpack_blocks(stream: Tensor) -> list[Block]:
     return blocks
 
 
+def _scalars(value: Any) -> Any:
+    """Of a dict, the tensors of one element."""
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if isinstance(item, Tensor) and item.numel() == 1}
+
+
+def _shapes(value: Any) -> dict[Any, Any]:
+    """Shapes of the tensors of a (nested) dict."""
+    if not isinstance(value, dict):
+        return {}
+    return {k: item.shape if isinstance(item, Tensor) else _shapes(item) for k, item in value.items()}
+
+
+def _reshape(value: Any, shapes: dict[Any, Any]) -> None:
+    """Give the tensors of a (nested) dict these shapes."""
+    for key, shape in shapes.items():
+        if isinstance(value[key], Tensor):
+            value[key] = value[key].reshape(shape)
+        else:
+            _reshape(value[key], shape)
+
+
 def _same(first: Any, second: Any) -> bool:
     return torch.equal(first.cpu(), second.cpu())
 
@@ -146,6 +169,18 @@ class RowMetric(Metric):
     def _result(self) -> Any:
         raise NotImplementedError
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Plot a value of `compute` (by default the current one), or a list of them, as torchmetrics does.
+
+        Of a dict only the scalars are drawn. Needs matplotlib: ``pip install "torchmetrics-map[plot]"``.
+
+        Returns:
+            The figure and its axes.
+        """
+        val = self.compute() if val is None else val
+        values = [_scalars(v) for v in val] if isinstance(val, list | tuple) else _scalars(val)
+        return self._plot(values, ax)
+
     def _check_config(self) -> None:
         if not _same(self.config, self._defaults["config"]):
             raise ValueError(
@@ -169,7 +204,8 @@ class RowMetric(Metric):
         """
         states = {name: getattr(self, name) for name in self._defaults}
         states = {name: list(value) if isinstance(value, list) else value for name, value in states.items()}
-        kept = {name: getattr(self, name) for name in ("_update_count", "_computed", "_is_synced", "compute_on_cpu")}
+        names = ("_update_count", "_computed", "_is_synced", "_cache", "compute_on_cpu")
+        kept = {name: getattr(self, name) for name in names}
         try:
             return super().forward(*args, **kwargs)
         except BaseException:
@@ -210,14 +246,13 @@ class RowMetric(Metric):
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """The host squeezes one-element vectors to scalars: give them their shape back."""
-        shapes: dict[str, torch.Size] = {}
+        shapes: dict[Any, Any] = {}
 
         @functools.wraps(compute)
         def remembered(*args: Any, **kwargs: Any) -> Any:
             value = compute(*args, **kwargs)
             shapes.clear()
-            if isinstance(value, dict):
-                shapes.update({key: item.shape for key, item in value.items() if isinstance(item, Tensor)})
+            shapes.update(_shapes(value))
             return value
 
         host = super()._wrap_compute(self._guarded(remembered))
@@ -225,9 +260,7 @@ class RowMetric(Metric):
         @functools.wraps(compute)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             value = host(*args, **kwargs)
-            for key, shape in shapes.items():
-                if value[key].shape != shape:
-                    value[key] = value[key].reshape(shape)
+            _reshape(value, shapes)
             return value
 
         return wrapped
