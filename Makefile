@@ -1,0 +1,45 @@
+# Every target sets itself up: Python, pip and make are all a fresh machine needs.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
+ARGS ?=
+
+.PHONY: help demo test check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+demo: $(VENV)/dev  ## train the three examples on two DDP ranks; the logs are for TensorBoard
+	$(RUN) examples/retrieval_digits.py --devices 2
+	$(RUN) examples/hashing_digits.py --devices 2
+	$(RUN) examples/detection_digits.py --devices 2
+
+test: check  ## check, then every test and doctest (ARGS="-k hashing -x" goes to pytest)
+	$(RUN) -m pytest $(ARGS)
+
+check: $(VENV)/dev  ## format, lint and types
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
+	$(RUN) benchmarks/run.py $(ARGS)
+
+clean:  ## remove all that the other targets make
+	rm -rf $(VENV) build dist logs lightning_logs wandb .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# With two threads in each of two ranks, small models train many times slower than with one.
+demo test: export OMP_NUM_THREADS := 1
+
+# One stamp for each set of extras: a change of the requirements installs them again.
+$(VENV)/dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	$(PIP) --editable '.[bench]'
+	touch $@
