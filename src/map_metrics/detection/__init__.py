@@ -1,0 +1,1 @@
+"""Object detection: protocols, overlap, matching, summary, metric."""

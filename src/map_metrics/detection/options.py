@@ -1,0 +1,116 @@
+"""How detections become numbers: the checked arguments of the detection metric as one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from map_metrics.conventions import one_of
+from map_metrics.detection.protocols import PROTOCOLS, Protocol
+
+BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
+
+
+@dataclass(frozen=True)
+class DetectionOptions:
+    """The arguments of :class:`map_metrics.DetectionMAP`, which documents them.
+
+    Raises:
+        ValueError: naming the argument, what was expected and what came.
+    """
+
+    box_format: str
+    iou_type: str
+    protocol: Protocol
+    class_metrics: bool
+    extended_summary: bool
+    average: Literal["macro", "micro"]
+    class_names: Mapping[int, str] | None
+    output: str | None
+
+    @classmethod
+    def of(
+        cls,
+        box_format: Any,
+        iou_type: Any,
+        iou_thresholds: Any,
+        rec_thresholds: Any,
+        max_detection_thresholds: Any,
+        class_metrics: Any,
+        extended_summary: Any,
+        average: Any,
+        protocol: Any,
+        class_names: Any,
+        output: Any,
+    ) -> DetectionOptions:
+        """Check the arguments and put the given grids and caps in place of the protocol's own."""
+        one_of("box_format", box_format, BOX_FORMATS)
+        one_of("iou_type", iou_type, ("bbox",))
+        one_of("average", average, ("macro", "micro"))
+        for name, flag in (("class_metrics", class_metrics), ("extended_summary", extended_summary)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"Argument `{name}` must be a bool, got {flag!r}")
+        record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
+        names = _names(class_names)
+        if output is not None:
+            one_of("output", output, headline_keys(record))
+        return cls(box_format, iou_type, record, class_metrics, extended_summary, average, names, output)
+
+
+def headline_keys(protocol: Protocol) -> tuple[str, ...]:
+    """The keys of the headline numbers, in order."""
+    areas = [name for name, _, _ in protocol.areas[1:]]
+    averages = ["map", "map_50", "map_75", *(f"map_{name}" for name in areas)]
+    return (*averages, *(f"mar_{cap}" for cap in protocol.max_detections), *(f"mar_{name}" for name in areas))
+
+
+def _protocol(name: Any, iou_thresholds: Any, rec_thresholds: Any, max_detection_thresholds: Any) -> Protocol:
+    if not isinstance(name, Protocol):
+        one_of("protocol", name, tuple(PROTOCOLS), "or a Protocol")
+    record: Protocol = name if isinstance(name, Protocol) else PROTOCOLS[name]
+    if iou_thresholds is not None:
+        record = replace(record, iou_thresholds=_fractions("iou_thresholds", iou_thresholds))
+    if rec_thresholds is not None:
+        record = replace(record, recall_thresholds=_fractions("rec_thresholds", rec_thresholds))
+    if max_detection_thresholds is not None:
+        record = replace(record, max_detections=_caps(max_detection_thresholds))
+    return record
+
+
+def _values(values: Any) -> list[Any]:
+    """The entries of a list, tuple, array or tensor; empty for anything else."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return list(values) if isinstance(values, list | tuple) else []
+
+
+def _fractions(name: str, values: Any) -> tuple[float, ...]:
+    numbers = _values(values)
+    valid = all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in numbers)
+    if not numbers or not valid:
+        raise ValueError(f"Argument `{name}` must be a list of numbers in [0, 1], got {values!r}")
+    if name == "iou_thresholds" and min(numbers) == 0:
+        raise ValueError(
+            f"Argument `iou_thresholds` must be above 0 (boxes that do not touch overlap by 0), got {values!r}"
+        )
+    return tuple(float(x) for x in numbers)
+
+
+def _caps(values: Any) -> tuple[int, ...]:
+    caps = _values(values)
+    valid = all(isinstance(cap, int) and not isinstance(cap, bool) and cap > 0 for cap in caps)
+    if not caps or not valid or len(set(caps)) < len(caps):
+        raise ValueError(
+            f"Argument `max_detection_thresholds` must be a list of distinct positive ints, got {values!r}"
+        )
+    return tuple(sorted(caps))
+
+
+def _names(names: Any) -> Mapping[int, str] | None:
+    if names is None:
+        return None
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        names = dict(enumerate(names))
+    if not isinstance(names, Mapping) or not all(isinstance(k, int) and isinstance(v, str) for k, v in names.items()):
+        raise ValueError(f"Argument `class_names` must be a list of names or a dict of label to name, got {names!r}")
+    return dict(names)

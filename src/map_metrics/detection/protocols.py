@@ -1,0 +1,47 @@
+"""Detection protocols: the numbers that define a benchmark, as data.
+
+A protocol is a frozen record; derive your own with ``dataclasses.replace(COCO, max_detections=(1, 10, 300))``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is evaluated, on which grids.
+
+    Attributes:
+        name: the key in ``PROTOCOLS``.
+        iou_thresholds: overlaps at or above which a detection matches a ground truth, (T,) float64.
+        recall_thresholds: recall levels at which precision is sampled, (R,) float64.
+        areas: ``(name, low, high)`` in square pixels, both ends included, (A,). The first range is the overall one;
+            each of the others adds ``map_{name}`` and ``mar_{name}`` to the summary.
+        max_detections: how many of the best detections of an (image, class) count, ascending, (M,).
+    """
+
+    name: str
+    iou_thresholds: tuple[float, ...]
+    recall_thresholds: tuple[float, ...]
+    areas: tuple[tuple[str, float, float], ...]
+    max_detections: tuple[int, ...]
+
+
+def grid(start: float, stop: float, num: int) -> tuple[float, ...]:
+    """``numpy.linspace`` in float64, as in pycocotools: ``torch.linspace`` and k/100 differ in the last bit, AP too."""
+    return tuple(np.linspace(start, stop, num).tolist())
+
+
+# pycocotools 2.0.11, cocoeval.Params.setDetParams. An area of exactly 1024 is both small and medium.
+COCO = Protocol(
+    name="coco",
+    iou_thresholds=grid(0.5, 0.95, 10),
+    recall_thresholds=grid(0.0, 1.0, 101),
+    areas=(("all", 0.0, 1e10), ("small", 0.0, 32.0**2), ("medium", 32.0**2, 96.0**2), ("large", 96.0**2, 1e10)),
+    max_detections=(1, 10, 100),
+)
+
+PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in (COCO,)}
