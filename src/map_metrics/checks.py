@@ -65,13 +65,21 @@ def floats(name: str, value: Any, *, values: bool = True) -> Tensor:
     return converted
 
 
-def binary(name: str, value: Any, ignore_index: int | None = None, *, values: bool = True) -> tuple[Tensor, Tensor]:
-    """Relevance (bool) and which items count (bool) from a bool, integer or exact 0.0 / 1.0 target."""
+def binary(
+    name: str, value: Any, ignore_index: int | None = None, *, values: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Relevance (bool) from a bool, integer or exact 0.0 / 1.0 target, and which items count (None: all)."""
     value = tensor(name, value)
-    kept = torch.ones_like(value, dtype=torch.bool) if ignore_index is None else value != ignore_index
-    if values and value.dtype != torch.bool:
-        refuse(name, kept & (value != 0) & (value != 1), "hold only 0 and 1 (or `ignore_index`)", value)
-    return (value == 1) & kept, kept
+    kept = None if ignore_index is None else value != ignore_index
+    if value.dtype == torch.bool and kept is None:
+        return value, None
+    relevant = value == 1
+    other = ~(relevant | (value == 0))
+    if kept is not None:
+        relevant, other = relevant & kept, other & kept
+    if values:
+        refuse(name, other, "hold only 0 and 1 (or `ignore_index`)", value)
+    return relevant, kept
 
 
 def ignored(ignore_index: Any) -> int | None:
@@ -116,7 +124,7 @@ def retrieval_rows(
     if values and columns[4] is not None:
         refuse("num_relevant", columns[4] < relevant.long(), "be at least the relevant items given", columns[4])
     flat = [None if column is None else column.reshape(-1) for column in columns]
-    if ignore_index is not None:
+    if kept is not None:
         place = kept.reshape(-1).to(score.device)
         flat = [None if column is None else column.to(score.device)[place] for column in flat]
     return tuple(flat)  # type: ignore[return-value]
@@ -124,8 +132,8 @@ def retrieval_rows(
 
 def retrieval_matrix(
     preds: Any, target: Any, ids: Any, num_relevant: Any, ignore_index: int | None, values: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """(Q, N) scores in their own dtype, relevance, which items count, (Q,) ids and (Q,) num_relevant."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """(Q, N) scores in their own dtype, relevance, which items count (None: all), (Q,) ids and num_relevant."""
     score = tensor("preds", preds)
     if score.ndim != 2:
         raise ValueError(
@@ -134,7 +142,7 @@ def retrieval_matrix(
         )
     if values and score.dtype == torch.int64:
         refuse("preds", score.abs() > EXACT_INTEGERS, "hold integers of at most 2^53", score)
-    if values and score.is_floating_point():
+    if values and score.is_floating_point() and score.numel() and bool(score.amax().isnan()):
         refuse("preds", score.isnan(), "hold no NaN", score)
     relevant, kept = binary("target", target, ignore_index, values=values)
     same_shape("target", relevant, "preds", score)

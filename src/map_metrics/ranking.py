@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,55 +140,68 @@ def _groups(query: Tensor, key: Tensor, relevant: Tensor, num_relevant: Tensor, 
 
 
 def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Groups:
-    """Rank every row of a matrix; only the relevant scores of a row are sorted, the others are counted between them.
+    """Rank every row of a matrix; only the relevant scores of a row are ranked, the others are counted above them.
 
     Args:
-        score: (Q, N) floats, larger is better; -inf where an item was not retrieved: it counts in ``num_relevant`` if
-            relevant and never ranks.
+        score: (Q, N) float32 or float64, larger is better; -inf where an item was not retrieved: it counts in
+            ``num_relevant`` if relevant and never ranks.
         relevant: (Q, N) bool.
         stable: ties in column order, every item a group of its own.
     """
-    num_relevant, retrieved = relevant.sum(1), score > -torch.inf
-    hits = relevant & retrieved
-    width = int(hits.sum(1).max()) if hits.numel() else 0
-    if stable or width * 16 > score.shape[1]:
-        query, column = retrieved.nonzero(as_tuple=True)
-        ranked = score[query, column].double() + 0.0
-        return rank_rows(query, ranked, hits[query, column], num_relevant, stable=stable)
-    blocks = [
-        _count_between(score[rows], hits[rows], int(rows[0]))
-        for rows in torch.arange(len(score)).split(max(1, _BLOCK // max(1, score.shape[1])))
-        if width
-    ]
-    columns = [torch.cat(parts) for parts in zip(*blocks, strict=True)] if blocks else [num_relevant[:0]] * 5
-    return Groups._make([*columns, num_relevant, retrieved.sum(1), None, None])
+    num_queries, num_columns = score.shape
+    query, column = relevant.nonzero(as_tuple=True)
+    num_relevant = torch.bincount(query, minlength=num_queries)
+    num_items = torch.full_like(num_relevant, num_columns)
+    if score.numel() and float(score.min()) == -torch.inf:
+        num_items = (score > -torch.inf).sum(1)
+        found = score[query, column] > -torch.inf
+        query, column = query[found], column[found]
+    if stable:
+        return _rank_in_column_order(score, relevant, num_relevant)
+    level_query, level, count = _levels(query, score[query, column])
+    place = torch.arange(len(level_query)) - torch.searchsorted(level_query, level_query)
+    before, total = torch.empty_like(count), torch.empty_like(count)
+    step = max(1, _BLOCK // max(1, num_columns))
+    for top in range(0, num_queries, step):
+        rows = slice(*torch.searchsorted(level_query, torch.tensor([top, top + step])).tolist())
+        if rows.start < rows.stop:
+            above, reached = _count_reaching(score[top : top + step], level_query[rows] - top, place[rows], level[rows])
+            before[rows], total[rows] = above, reached - above
+    found = count.cumsum(0) - count
+    found -= found[torch.searchsorted(level_query, level_query)]
+    return Groups(level_query, before, found, total, count, num_relevant, num_items)
 
 
-def _count_between(score: Tensor, hits: Tensor, first_row: int) -> tuple[Tensor, ...]:
-    """Columns (query, before, found, total, relevant) of a block of rows that hold few relevant items each."""
-    query, column = hits.nonzero(as_tuple=True)
-    query, level, relevant = _levels(query, score[query, column])
-    per_row = torch.bincount(query, minlength=len(score))
-    start, width = per_row.cumsum(0) - per_row, int(per_row.max()) + 1
-    place = torch.arange(len(query)) - start[query]
-    ladder = torch.full((len(score), width), torch.inf, dtype=score.dtype)  # ascending, padded with one inf at least
-    ladder[query, place] = level
-    below = torch.searchsorted(ladder[:, :-1].contiguous(), score)  # levels strictly below each item
-    equal = (ladder.gather(1, below) == score) & (below < per_row[:, None])
-    below += torch.arange(len(score))[:, None] * width
-    count = torch.bincount(below.view(-1), minlength=len(score) * width).view(-1, width)
-    tied = torch.bincount(below[equal], minlength=len(score) * width).view(-1, width)
-    above = count.flip(1).cumsum(1).flip(1) - count  # items in the bins over a level
-    best_first = (start + per_row)[query] - 1 - place
-    place, relevant = place[best_first], relevant[best_first]
-    found = relevant.cumsum(0) - relevant
-    return query + first_row, above[query, place], found - found[start[query]], tied[query, place], relevant
+def _rank_in_column_order(score: Tensor, relevant: Tensor, num_relevant: Tensor) -> Groups:
+    query, column = (score > -torch.inf).nonzero(as_tuple=True)
+    ranked = score[query, column].double() + 0.0
+    return rank_rows(query, ranked, relevant[query, column], num_relevant, stable=True)
 
 
 def _levels(query: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct (query, score) pairs, ascending, and how many rows hold each; rows come query by query."""
+    """Distinct (query, score) pairs, best first in each query, and how many rows hold each."""
     key, _ = descending_key(score.double() + 0.0)
-    order = lexsort(query, ~key)
+    order = lexsort(query, key)
     start = first_of_runs(query[order], key[order]).nonzero()[:, 0]
     kept = order[start]
     return query[kept], score[kept], torch.diff(start, append=start.new_tensor([len(order)]))
+
+
+def _count_reaching(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+    """How many items of each level's row stand above it, and at or above it.
+
+    Few levels in a long row are compared one by one, at 0.13 ns an element; otherwise the row is sorted (40 ns).
+    """
+    num_columns = score.shape[1]
+    width = int(place.max()) + 1
+    if num_columns >= 4096 and width <= 64:
+        rows = list(score.numpy())
+        pairs = list(zip(row.tolist(), level.numpy(), strict=True))
+        above = [np.count_nonzero(rows[i] > value) for i, value in pairs]
+        reached = [np.count_nonzero(rows[i] >= value) for i, value in pairs]
+        return torch.tensor(above), torch.tensor(reached)
+    ladder = torch.full((len(score), width), torch.inf, dtype=score.dtype)
+    ladder[row, place] = level
+    ascending = torch.from_numpy(np.sort(score.numpy(), axis=1))
+    counts = [num_columns - torch.searchsorted(ascending, ladder, right=right)[row, place] for right in (True, False)]
+    return counts[0], counts[1]

@@ -175,8 +175,7 @@ def _blocks(
     score, relevant, kept, names, known = checks.retrieval_matrix(
         preds, target, ids, num_relevant, ignore_index, validate_args
     )
-    ignored = None if ignore_index is None else kept
-    return matrix_rows(score, relevant, ignored, names, known, largest=largest, stable=stable)
+    return matrix_rows(score, relevant, kept, names, known, largest=largest, stable=stable)
 
 
 def retrieval_map(
