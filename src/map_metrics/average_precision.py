@@ -198,7 +198,8 @@ def average_precision(
     """
     Conventions(top_k=top_k, denominator=denominator, ties=ties, interpolation=interpolation)
     total, relevant, known = checks.group_counts(total, relevant, num_relevant, ties)
-    groups = groups_from_counts(total.reshape(-1, total.shape[-1]), relevant.reshape(-1, total.shape[-1]), known)
+    shape = (math.prod(total.shape[:-1]), total.shape[-1])
+    groups = groups_from_counts(total.reshape(shape), relevant.reshape(shape), known)
     values = ranked_average_precision(
         groups, top_k=top_k, denominator=denominator, ties=ties, interpolation=interpolation
     )

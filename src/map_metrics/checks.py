@@ -57,8 +57,8 @@ def refuse(name: str, bad: Tensor, expected: str, value: Tensor) -> None:
 def floats(name: str, value: Any, *, values: bool = True) -> Tensor:
     """float64 scores: NaN and integers that float64 cannot hold are refused; -0.0 becomes 0.0."""
     value = tensor(name, value)
-    if values and value.dtype == torch.int64:
-        refuse(name, value.abs() > EXACT_INTEGERS, "hold integers of at most 2^53", value)
+    if values:
+        _exact_integers(name, value)
     converted = (value.cpu() if value.device.type == "mps" else value).double() + 0.0
     if values and value.is_floating_point():
         refuse(name, converted.isnan(), "hold no NaN", converted)
@@ -70,7 +70,7 @@ def binary(
 ) -> tuple[Tensor, Tensor | None]:
     """Relevance (bool) from a bool, integer or exact 0.0 / 1.0 target, and which items count (None: all)."""
     value = tensor(name, value)
-    kept = None if ignore_index is None else value != ignore_index
+    kept = None if ignore_index is None else _widened(value) != ignore_index
     if value.dtype == torch.bool and kept is None:
         return value, None
     relevant = value == 1
@@ -80,6 +80,19 @@ def binary(
     if values:
         refuse(name, other, "hold only 0 and 1 (or `ignore_index`)", value)
     return relevant, kept
+
+
+def _exact_integers(name: str, value: Tensor) -> None:
+    if value.dtype == torch.int64:
+        inexact = (value > EXACT_INTEGERS) | (value < -EXACT_INTEGERS)
+        refuse(name, inexact, "hold integers of at most 2^53", value)
+
+
+def _widened(value: Tensor) -> Tensor:
+    """A dtype in which comparing with any int means what it says: uint8 takes -1 for 255."""
+    if value.is_floating_point():
+        return value.float() if value.element_size() < 4 else value
+    return value.long()
 
 
 def ignored(ignore_index: Any) -> int | None:
@@ -121,13 +134,17 @@ def retrieval_rows(
         if column is not None:
             same_shape(name, column, "preds", score)
         columns.append(column)
-    if values and columns[4] is not None:
-        refuse("num_relevant", columns[4] < relevant.long(), "be at least the relevant items given", columns[4])
     flat = [None if column is None else column.reshape(-1) for column in columns]
     if kept is not None:
         place = kept.reshape(-1).to(score.device)
         flat = [None if column is None else column.to(score.device)[place] for column in flat]
-    return tuple(flat)  # type: ignore[return-value]
+    query, score, relevant, names, known = flat  # type: ignore[assignment]
+    if values and known is not None:
+        _, inverse = torch.unique(query, return_inverse=True)
+        hits = torch.zeros_like(inverse).scatter_add_(0, inverse, relevant.long())[inverse]
+        least = relevant.long() if names is not None else hits  # copies of one id count once
+        refuse("num_relevant", (known < least) | (known < 0), "be at least the relevant items given", known)
+    return query, score, relevant, names, known
 
 
 def retrieval_matrix(
@@ -140,8 +157,8 @@ def retrieval_matrix(
             f"Argument `preds` must have the shape (queries, items) where `indexes` is None, got {tuple(score.shape)}; "
             "rows of other shapes need `indexes`, the query of each item"
         )
-    if values and score.dtype == torch.int64:
-        refuse("preds", score.abs() > EXACT_INTEGERS, "hold integers of at most 2^53", score)
+    if values:
+        _exact_integers("preds", score)
     if values and score.is_floating_point() and score.numel() and bool(score.amax().isnan()):
         refuse("preds", score.isnan(), "hold no NaN", score)
     relevant, kept = binary("target", target, ignore_index, values=values)

@@ -58,7 +58,7 @@ class _Counter:
         self.count = np.empty(min(n, _BLOCK), np.uint8)
         self.distance = self.count if gallery.shape[0] == 1 else np.empty(len(self.count), np.int16)
 
-    def add(self, query: Words, histogram: Tensor) -> None:
+    def add(self, query: Words, histogram: npt.NDArray[np.int64]) -> None:
         for block in self.blocks:
             n = block.shape[1]
             xor, count, distance = self.xor[:n], self.count[:n], self.distance[:n]
@@ -67,7 +67,7 @@ class _Counter:
                 np.bitwise_count(xor, out=count)
                 if distance is not count:
                     np.add(distance, count, out=distance) if i else np.copyto(distance, count)
-            histogram += torch.bincount(torch.from_numpy(distance), minlength=self.bits + 1)
+            histogram += torch.bincount(torch.from_numpy(distance), minlength=self.bits + 1).numpy()
 
 
 class Part(NamedTuple):
@@ -84,7 +84,7 @@ class Part(NamedTuple):
 
 def histograms(queries: Words, parts: Iterator[Part], bits: int) -> Tensor:
     """(Q, bits + 1) int64: for each query, the items of its parts at each distance; parts of one query add up."""
-    total = torch.zeros((queries.shape[1], bits + 1), dtype=torch.int64)
+    total = np.zeros((queries.shape[1], bits + 1), np.int64)  # torch's inference mode ends at the thread
 
     def count(part: Part) -> None:
         counter = _Counter(part.codes, bits)
@@ -97,4 +97,4 @@ def histograms(queries: Words, parts: Iterator[Part], bits: int) -> Tensor:
             if part.codes.shape[1]:  # one part at a time: only one copy of a part's codes is held
                 slices = part.queries.tensor_split(min(threads, max(len(part.queries), 1)))
                 list(pool.map(count, [part._replace(queries=rows) for rows in slices]))
-    return total
+    return torch.from_numpy(total)

@@ -165,7 +165,8 @@ def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Gro
     for top in range(0, num_queries, step):
         rows = slice(*torch.searchsorted(level_query, torch.tensor([top, top + step])).tolist())
         if rows.start < rows.stop:
-            above, reached = _count_reaching(score[top : top + step], level_query[rows] - top, place[rows], level[rows])
+            block = score[top : top + step].contiguous()
+            above, reached = _count_reaching(block, level_query[rows] - top, place[rows], level[rows])
             before[rows], total[rows] = above, reached - above
     found = count.cumsum(0) - count
     found -= found[torch.searchsorted(level_query, level_query)]

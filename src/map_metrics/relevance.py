@@ -42,12 +42,7 @@ class Relevance:
             return
         if self.rule != "weighted":
             raise ValueError(f"Argument `label_weights` needs relevance='weighted', got relevance={self.rule!r}")
-        weights = torch.as_tensor(self.label_weights, dtype=torch.float64)
-        if weights.ndim != 1 or not bool((torch.isfinite(weights) & (weights > 0)).all()):
-            raise ValueError(
-                f"Argument `label_weights` must be a vector of finite weights > 0, got {self.label_weights!r}"
-            )
-        object.__setattr__(self, "label_weights", tuple(weights.tolist()))
+        object.__setattr__(self, "label_weights", _weights(self.label_weights))
 
     @property
     def weighted(self) -> bool:
@@ -91,6 +86,17 @@ class Relevance:
         sets, which = torch.unique(queries, dim=0, return_inverse=True)
         for i, rows in enumerate(_rows_of(which, len(sets))):
             yield rows, self.related(sets[i : i + 1], gallery).nonzero()[:, 0]
+
+
+def _weights(values: Sequence[float] | Tensor) -> tuple[float, ...]:
+    try:
+        weights = torch.as_tensor(values, dtype=torch.float64)
+        valid = weights.ndim == 1 and bool((torch.isfinite(weights) & (weights > 0)).all())
+    except (TypeError, ValueError, RuntimeError):
+        valid = False
+    if not valid:
+        raise ValueError(f"Argument `label_weights` must be a vector of finite weights > 0, got {values!r}")
+    return tuple(weights.tolist())
 
 
 def with_label(words: Tensor, label: int) -> Tensor:

@@ -56,6 +56,9 @@ def matrix_rows(
     score, relevant = (score if largest else -score).cpu(), relevant.cpu()
     if kept is not None:
         score = torch.where(kept.cpu(), score, -torch.inf)
+        rows_left = kept.any(1).cpu()  # as in the row form, a query without items is none
+        score, relevant = score[rows_left], relevant[rows_left]
+        ids, num_relevant = (None if x is None else x.cpu()[rows_left] for x in (ids, num_relevant))
     groups = rank_matrix(score, relevant, stable=stable)
     found = torch.stack([groups.before, groups.found, groups.total, groups.relevant], 1)
     count = torch.bincount(groups.query, minlength=len(score))

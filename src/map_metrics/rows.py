@@ -197,6 +197,7 @@ class RowMetric(Metric):
         super().reset()
         self._seed()
 
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Update, and return the value of this batch alone. Costs a copy of the states: prefer `update` in a loop.
 
@@ -313,7 +314,7 @@ class RowMetric(Metric):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """The host forgets that loaded states were updates: `compute` would warn. Other arguments are an error."""
+        """Other arguments are an error. The host shares the loaded lists and forgets that they were updates."""
         config = state_dict.get(prefix + "config")
         if config is not None and not _same(config, self.config):
             error_msgs.append(f"{type(self).__name__}: the saved state is of a metric with other arguments.")
@@ -324,5 +325,9 @@ class RowMetric(Metric):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         if loaded:
+            for name in self._tables:  # the host takes the very lists of the dict
+                state = getattr(self, name)
+                blocks = state if isinstance(state, list) else [state]
+                setattr(self, name, [block.detach().to(self.device, copy=True) for block in blocks])
             self._computed = None
             self._update_count = max(self._update_count, int(any(len(self.table(name)) for name in self._tables)))

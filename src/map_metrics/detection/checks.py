@@ -21,7 +21,7 @@ class Boxes(NamedTuple):
         label: (n,) int64.
         box: (n, 4) float64 x, y, width, height in pixels.
         score: (n,) float64, empty for ground truths.
-        crowd: (n,) int64, empty for detections.
+        crowd: (n,) float64 0 or 1, empty for detections.
         area: (n,) float64 square pixels, NaN where not given, empty for detections.
         rounded: the dtype of half-precision boxes beyond the range where it is exact, or None.
     """
@@ -70,7 +70,7 @@ def boxes(name: str, images: Sequence[dict[str, Any]], box_format: str, *, value
         _join(label, torch.int64),
         _to_xywh(raw, box_format),
         score,
-        crowd.long(),
+        crowd,
         area,
         _rounded(box) if values else None,
     )
@@ -170,7 +170,7 @@ def _check_values(name: str, result: Boxes, raw: Tensor, box_format: str, has_ar
         _refuse(name, "scores", ~torch.isfinite(result.score), result.counts, "be finite", result.score)
         return
     _refuse(name, "iscrowd", (result.crowd != 0) & (result.crowd != 1), result.counts, "be 0 or 1", result.crowd)
-    given = torch.tensor(has_area).repeat_interleave(result.counts).to(result.area.device)
+    given = torch.tensor(has_area, dtype=torch.bool).repeat_interleave(result.counts).to(result.area.device)
     bad = given & ~(torch.isfinite(result.area) & (result.area >= 0))
     _refuse(name, "area", bad, result.counts, "be finite and >= 0", result.area)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,13 @@ def image_rows(detections: checks.Boxes, truths: checks.Boxes, ids: Tensor, name
             [detections.label[:, None], rows.bits(detections.score)[:, None], rows.bits(detections.box)], 1
         ),
         "truths": torch.cat(
-            [truths.label[:, None], rows.bits(truths.box), truths.crowd[:, None], rows.bits(truths.area)[:, None]], 1
+            [
+                truths.label[:, None],
+                rows.bits(truths.box),
+                truths.crowd.long()[:, None],
+                rows.bits(truths.area)[:, None],
+            ],
+            1,
         ),
     }
 
@@ -73,7 +80,7 @@ def detection_result(images: Tensor, detections: Tensor, truths: Tensor, options
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
-        names = torch.where(images[order, 0] == 1, images[order, 1], torch.arange(len(order))).tolist()
+        names = _image_names(images[order])
         cells = overlaps_by_cell(detected, truth, options.protocol, average=options.average)
         ious = {(names[image], label): overlap for (image, label), overlap in cells.items()}
     return DetectionResult(
@@ -85,6 +92,13 @@ def detection_result(images: Tensor, detections: Tensor, truths: Tensor, options
         num_conflicts=conflicts,
         ious=ious,
     )
+
+
+def _image_names(images: Tensor) -> list[int]:
+    """The id of each image; those without one are numbered from 0, past the ids in use."""
+    used = set(images[images[:, 0] == 1, 1].tolist())
+    free = (number for number in itertools.count() if number not in used)
+    return [image if named else next(free) for named, image in images[:, :2].tolist()]
 
 
 def _detections(images: Tensor, table: Tensor, order: Tensor) -> Detections:
@@ -202,7 +216,7 @@ class DetectionMAP(RowMetric):
         >>> metric.update(preds, target)
         >>> value = metric.compute()
         >>> value["map"], value["map_50"], value["mar_100"]
-        (tensor(0.3000, dtype=torch.float64), tensor(1., dtype=torch.float64), tensor(0.3000, dtype=torch.float64))
+        (tensor(0.3000, dtype=torch.float64), tensor(1.0000, dtype=torch.float64), tensor(0.3000, dtype=torch.float64))
     """
 
     def __init__(

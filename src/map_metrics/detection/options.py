@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -109,8 +109,8 @@ def _caps(values: Any) -> tuple[int, ...]:
 def _names(names: Any) -> Mapping[int, str] | None:
     if names is None:
         return None
-    if isinstance(names, Sequence) and not isinstance(names, str):
-        names = dict(enumerate(names))
-    if not isinstance(names, Mapping) or not all(isinstance(k, int) and isinstance(v, str) for k, v in names.items()):
+    by_label = dict(enumerate(names)) if isinstance(names, list | tuple) else names
+    entries = by_label.items() if isinstance(by_label, Mapping) else [(None, None)]
+    if not all(isinstance(label, int) and isinstance(name, str) for label, name in entries):
         raise ValueError(f"Argument `class_names` must be a list of names or a dict of label to name, got {names!r}")
-    return dict(names)
+    return dict(by_label)
