@@ -150,14 +150,14 @@ class _Logged(Metric):
         return self.value
 
 
-def _scalars(values: dict[str, Any]) -> dict[str, float]:
-    """Numbers that are defined: no vectors, no NaN, and no -1, which says that there was nothing to measure."""
-    numbers = {
-        key: float(value)
-        for key, value in values.items()
-        if isinstance(value, float) or (isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point())
-    }
-    return {key: value for key, value in numbers.items() if value != -1 and not math.isnan(value)}
+def _plain(value: Any) -> Any:
+    """A float where the value is one number; vectors and tables as they are."""
+    return value.item() if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point() else value
+
+
+def _defined(value: Any) -> bool:
+    """Whether this is a number to log: NaN, and -1 in these metrics, say that there was nothing to measure."""
+    return isinstance(value, float) and value != -1 and not math.isnan(value)
 
 
 def _named_loaders(loaders: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -184,7 +184,7 @@ class _State:
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric .* was called before")
             value = self.metric.compute()
         items = value if isinstance(value, Mapping) else {"map": value}
-        return {f"{self.prefix}/{key}": item for key, item in items.items()}
+        return {f"{self.prefix}/{key}": _plain(item) for key, item in items.items()}
 
 
 class MAPCallback(_Callback):
@@ -388,14 +388,11 @@ class MAPCallback(_Callback):
                 state.metric.reset()  # the rows are not needed any more
         self._states = []
         better = min if self.metric.higher_is_better is False else max
-        scalars = _scalars(self.values)
-        for key, value in scalars.items():
-            self.best[key] = better(value, self.best.get(key, value))
+        for key, value in self.values.items():
+            if not _defined(value):
+                continue
             shows = self.prog_bar and key in shown
+            self.best[key] = better(value, self.best.get(key, value))
             pl_module.log(
                 key, _Logged(value), prog_bar=shows, add_dataloader_idx=False, metric_attribute=self.state_key
             )
-        self.values = {
-            key: float(value) if isinstance(value, Tensor) and value.ndim == 0 else value
-            for key, value in self.values.items()
-        }
