@@ -147,7 +147,8 @@ class RowMetric(Metric):
 
     def warn_unnamed(self, what: str) -> None:
         """Warn, once, that samples without ids cannot be told from repeated ones on more than one rank."""
-        if self._is_synced and not self.distinct_samples and torch.distributed.get_world_size(self.process_group) > 1:
+        one_rank = torch.distributed.is_initialized() and torch.distributed.get_world_size(self.process_group) == 1
+        if self._is_synced and not self.distinct_samples and not one_rank:
             self.warn_once(
                 "unnamed",
                 f"{type(self).__name__} gathered {what} without ids from several ranks. A sample that the sampler "
