@@ -76,6 +76,9 @@ def run(
     ranks.fit(model, train, val)
     ranks.validate(model, val, verbose=False)
     after = callback.values
+    for logger in ranks.loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()  # on rank 0 a run, elsewhere a dummy
     if ranks.is_global_zero:
         alone = single_process(model, val, build_metric(sync_on_compute=False))
         if after != alone:

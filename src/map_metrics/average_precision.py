@@ -196,7 +196,9 @@ def average_precision(
         >>> average_precision(torch.tensor([1, 3, 1]), torch.tensor([1, 1, 0]))  # a hit, then one among three tied
         tensor(0.8611, dtype=torch.float64)
     """
-    Conventions(top_k=top_k, denominator=denominator, ties=ties, interpolation=interpolation)
+    conventions = Conventions(top_k=top_k, denominator=denominator, ties=ties, interpolation=interpolation)
+    if isinstance(conventions.top_k, tuple):
+        raise ValueError(f"Argument `top_k` must be None, a positive int or 'R' here, got {top_k!r}")
     total, relevant, known = checks.group_counts(total, relevant, num_relevant, ties)
     shape = (math.prod(total.shape[:-1]), total.shape[-1])
     groups = groups_from_counts(total.reshape(shape), relevant.reshape(shape), known)
@@ -288,7 +290,7 @@ def chance_groups(groups: Groups) -> Groups:
 def _limits(groups: Groups, top_k: int | Literal["R"] | None) -> Tensor:
     if top_k == "R":
         return groups.num_relevant
-    return torch.full_like(groups.num_relevant, UNLIMITED if top_k is None else int(top_k))
+    return torch.full_like(groups.num_relevant, UNLIMITED if top_k is None else min(top_k, UNLIMITED))
 
 
 def _slots(groups: Groups, cut: Tensor) -> _Slots:

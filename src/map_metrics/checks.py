@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 EXACT_INTEGERS = 2**53  # float64 holds every integer up to here
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def is_integer(values: Tensor) -> bool:
@@ -25,6 +27,10 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(f"Argument `{name}` must be a torch.Tensor, got {type(value).__name__}")
     if value.layout != torch.strided:
         raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
+    if value.dtype in _UNSIGNED:  # torch has few operations for these
+        signed = value.long()
+        refuse(name, signed < 0, "hold integers below 2^63", value)
+        return signed
     if not (value.is_floating_point() or is_integer(value)):
         raise ValueError(f"Argument `{name}` must be of a real dtype, got {value.dtype}")
     return value.detach()
@@ -114,7 +120,17 @@ def group_counts(total: Any, relevant: Any, num_relevant: Any, ties: str) -> tup
         refuse("total", total > 1, "hold one item a group with ties='stable' (a group has no order)", total)
     if num_relevant is None:
         return total, relevant, None
-    known = integers("num_relevant", torch.as_tensor(num_relevant)).cpu().broadcast_to(total.shape[:-1])
+    if isinstance(num_relevant, int) and not isinstance(num_relevant, bool):
+        num_relevant = torch.full(total.shape[:-1], num_relevant)
+    if not isinstance(num_relevant, Tensor):
+        got = type(num_relevant).__name__
+        raise ValueError(f"Argument `num_relevant` must be an int or an integer tensor, got {got}")
+    known = integers("num_relevant", num_relevant).cpu()
+    if known.shape != total.shape[:-1]:
+        raise ValueError(
+            f"Argument `num_relevant` must be an int or have the shape {tuple(total.shape[:-1])} of the lists, "
+            f"got {tuple(known.shape)}"
+        )
     refuse("num_relevant", known < relevant.sum(-1), "be at least the relevant items given", known)
     return total, relevant, known.reshape(-1)
 
@@ -225,8 +241,8 @@ def code_labels(value: Any, count: int) -> Tensor:
 
 def flags(name: str, value: Any, count: int) -> Tensor:
     """(n,) bool from one bool or a bool tensor (n,)."""
-    if isinstance(value, bool):
-        return torch.full((count,), value)
+    if isinstance(value, bool | np.bool_):
+        return torch.full((count,), bool(value))
     if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != (count,):
         got = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"Argument `{name}` must be True, False or a bool tensor of shape ({count},), got {got}")

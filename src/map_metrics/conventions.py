@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -54,16 +55,7 @@ class Conventions:
     aggregation: Aggregation = "mean"
 
     def __post_init__(self) -> None:
-        if isinstance(self.top_k, Sequence) and not isinstance(self.top_k, str):
-            object.__setattr__(self, "top_k", tuple(self.top_k))
-            if not self.top_k or len(set(self.cutoffs)) < len(self.cutoffs):
-                raise ValueError(f"Argument `top_k` as a sequence needs distinct positive ints, got {self.top_k!r}")
-        for k in self.cutoffs:
-            if not (k is None or k == "R" or (isinstance(k, int) and not isinstance(k, bool) and k > 0)):
-                raise ValueError(
-                    "Argument `top_k` must be None, a positive int, 'R' or a sequence of positive ints, "
-                    f"got {self.top_k!r}"
-                )
+        object.__setattr__(self, "top_k", _checked_top_k(self.top_k))
         one_of("denominator", self.denominator, DENOMINATORS)
         one_of("interpolation", self.interpolation, tuple(TIES_OF))
         one_of("ties", self.ties, TIES_OF["step"])
@@ -98,6 +90,26 @@ class Conventions:
             return torch.tensor(math.fsum(ap.tolist()) / len(ap), dtype=torch.float64)
         reduced: Tensor = getattr(torch, self.aggregation)(ap)
         return reduced
+
+
+def _checked_top_k(top_k: TopK) -> int | Literal["R"] | tuple[int, ...] | None:
+    if top_k is None or (isinstance(top_k, str) and top_k == "R"):
+        return top_k
+    several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
+    cutoffs: list[Any] = [*top_k] if several else [top_k]  # type: ignore[misc]
+    valid = all(isinstance(k, Integral) and not isinstance(k, bool) and int(k) > 0 for k in cutoffs)
+    if not cutoffs or not valid or len(set(cutoffs)) < len(cutoffs):
+        raise ValueError(
+            f"Argument `top_k` must be None, a positive int, 'R' or a sequence of distinct positive ints, got {top_k!r}"
+        )
+    return tuple(int(k) for k in cutoffs) if several else int(cutoffs[0])
+
+
+def flag(name: str, value: object) -> bool:
+    """Refuse anything but True and False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"Argument `{name}` must be True or False, got {value!r}")
+    return value
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...], more: str = "") -> None:

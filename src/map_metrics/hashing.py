@@ -12,7 +12,7 @@ from torchmetrics.utilities import rank_zero_warn
 
 from map_metrics import checks
 from map_metrics.average_precision import Groups, groups_from_counts
-from map_metrics.conventions import Aggregation, Conventions, TopK
+from map_metrics.conventions import Aggregation, Conventions, TopK, flag
 from map_metrics.hamming import Part, as_words, distances, histograms, pack_bits, pack_bytes
 from map_metrics.ranking import distinct_rows
 from map_metrics.relevance import Relevance, with_label
@@ -322,11 +322,17 @@ class HashingMAPAtK(RowMetric):
     ) -> None:
         rule = Relevance(relevance, label_weights)
         conventions = _conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
-        super().__init__({"packed": bool(packed)}, {"rows": STREAM}, **kwargs)
+        config = {
+            "packed": flag("packed", packed),
+            "exclude_self": flag("exclude_self", exclude_self),
+            "validate_args": flag("validate_args", validate_args),
+            "labels": None if rule.label_weights is None else len(rule.label_weights),
+        }
+        super().__init__(config, {"rows": STREAM}, **kwargs)
         self.relevance = rule
         self.conventions = conventions
-        self.exclude_self = bool(exclude_self)
-        self.packed = bool(packed)
+        self.exclude_self = exclude_self
+        self.packed = packed
         self.validate_args = validate_args
 
     def update(self, codes: Tensor, labels: Tensor, *, query: bool | Tensor, ids: Tensor | None = None) -> None:

@@ -91,7 +91,7 @@ class Relevance:
 def _weights(values: Sequence[float] | Tensor) -> tuple[float, ...]:
     try:
         weights = torch.as_tensor(values, dtype=torch.float64)
-        valid = weights.ndim == 1 and bool((torch.isfinite(weights) & (weights > 0)).all())
+        valid = weights.ndim == 1 and len(weights) > 0 and bool((torch.isfinite(weights) & (weights > 0)).all())
     except (TypeError, ValueError, RuntimeError):
         valid = False
     if not valid:

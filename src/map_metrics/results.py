@@ -98,11 +98,12 @@ class RetrievalResult:
         names, lists = list(columns), [column.tolist() for column in columns.values()]
         return {
             "value": {k: float(v) for k, v in value.items()} if isinstance(value, dict) else float(value),
-            "conventions": {k: v if not callable(v) else repr(v) for k, v in vars(self.conventions).items()},
+            "conventions": {k: _plain(v) for k, v in vars(self.conventions).items()},
             "num_queries": len(self.query),
             "num_empty": self.num_empty,
             "num_duplicates": self.num_duplicates,
             "num_self": self.num_self,
+            "num_conflicts": self.num_conflicts,
             "queries": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)],
         }
 
@@ -156,6 +157,13 @@ class RetrievalResult:
         return self.conventions.aggregate(ap[~ap.isnan()])
 
     def __repr__(self) -> str:
+        if self.conventions.empty_target_action == "error" and self.num_empty:
+            return f"RetrievalResult(queries={len(self.query)}, empty={self.num_empty}, {self.conventions})"
         value = self.value()
         shown = {k: round(float(v), 6) for k, v in value.items()} if isinstance(value, dict) else f"{float(value):.6f}"
         return f"RetrievalResult(map={shown}, queries={len(self.query)}, empty={self.num_empty}, {self.conventions})"
+
+
+def _plain(value: Any) -> Any:
+    """A convention as plain Python: of a function its name."""
+    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value

@@ -10,7 +10,7 @@ from torchmetrics.utilities import rank_zero_warn
 
 from map_metrics import checks, rows
 from map_metrics.average_precision import Groups
-from map_metrics.conventions import Aggregation, Conventions, TopK
+from map_metrics.conventions import Aggregation, Conventions, TopK, flag
 from map_metrics.ranking import dense_ids, distinct_rows, fingerprints, first_of_runs, rank_matrix, rank_rows
 from map_metrics.results import RetrievalResult
 from map_metrics.rows import RowMetric
@@ -220,9 +220,9 @@ def retrieval_map(
         ids,
         num_relevant,
         ignore_index=checks.ignored(ignore_index),
-        largest=largest,
+        largest=flag("largest", largest),
         stable=ties == "stable",
-        validate_args=validate_args,
+        validate_args=flag("validate_args", validate_args),
     )
     tables = {name: torch.zeros((0, width), dtype=torch.int64) for name, width in TABLES.items()}
     tables |= {name: block.cpu() for name, block in blocks.items()}
@@ -285,11 +285,16 @@ class RetrievalMAP(RowMetric):
         **kwargs: Any,
     ) -> None:
         conventions = Conventions(top_k, denominator, ties, interpolation, empty_target_action, aggregation)
-        config = {"ignore_index": checks.ignored(ignore_index), "largest": bool(largest), "stable": ties == "stable"}
+        config = {
+            "ignore_index": checks.ignored(ignore_index),
+            "largest": flag("largest", largest),
+            "stable": ties == "stable",
+            "validate_args": flag("validate_args", validate_args),
+        }
         super().__init__(config, TABLES, **kwargs)
         self.conventions = conventions
         self.ignore_index = ignore_index
-        self.largest = bool(largest)
+        self.largest = largest
         self.validate_args = validate_args
 
     def update(

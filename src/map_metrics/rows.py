@@ -90,7 +90,8 @@ class RowMetric(Metric):
     """Base of the metrics of this package.
 
     Args:
-        config: the arguments that change what `update` stores. Metrics that differ in them never share or merge states.
+        config: the arguments that change what `update` stores or refuses: metrics that differ in them never share or
+            merge states.
         tables: name and number of columns of each state; :data:`STREAM` for a stream.
         kwargs: arguments of ``torchmetrics.Metric``.
     """
@@ -282,6 +283,8 @@ class RowMetric(Metric):
                 raise ValueError(
                     f"Expected incoming state to be an instance of {type(self).__name__} but got {type(incoming_state)}"
                 )
+            if incoming_state._is_synced:
+                raise TorchMetricsUserError("The other Metric is synced, it holds the rows of every rank: `unsync` it.")
             count, states = incoming_state._update_count, dict(incoming_state.metric_state)
         elif isinstance(incoming_state, dict):
             count, states = 1, incoming_state

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ def image_lists(preds: Any, target: Any) -> None:
         if not isinstance(images, list | tuple):
             raise ValueError(f"Argument `{name}` must be a list of dicts, one per image, got {type(images).__name__}")
         for i, image in enumerate(images):
-            if not isinstance(image, dict):
+            if not isinstance(image, Mapping):
                 raise ValueError(f"Argument `{name}` must be a list of dicts, got {type(image).__name__} for image {i}")
     if len(preds) != len(target):
         raise ValueError(
@@ -49,7 +50,7 @@ def image_lists(preds: Any, target: Any) -> None:
         )
 
 
-def boxes(name: str, images: Sequence[dict[str, Any]], box_format: str, *, values: bool) -> Boxes:
+def boxes(name: str, images: Sequence[Mapping[str, Any]], box_format: str, *, values: bool) -> Boxes:
     """Read one side; ``name`` is ``"preds"`` (with scores) or ``"target"`` (with iscrowd and area)."""
     has_scores = name == "preds"
     box = [_box(name, i, image) for i, image in enumerate(images)]
@@ -79,18 +80,20 @@ def boxes(name: str, images: Sequence[dict[str, Any]], box_format: str, *, value
     return result
 
 
-def image_ids(target: Sequence[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     """(images,) int64 ids, 0 where none is given, and (images,) int64 whether one is."""
     ids, named = [], []
     for i, image in enumerate(target):
         value = image.get("image_id")
         if isinstance(value, Tensor) and value.numel() == 1 and is_integer(value):
             value = value.item()
-        if not (value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63)):
+        if not (
+            value is None or (isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63)
+        ):
             raise ValueError(
                 f"target[{i}]['image_id'] must be an int or an integer tensor of one element, got {value!r}"
             )
-        ids.append(value or 0)
+        ids.append(int(value or 0))
         named.append(int(value is not None))
     return torch.tensor(ids, dtype=torch.int64), torch.tensor(named, dtype=torch.int64)
 
@@ -101,7 +104,7 @@ def label_range(name: str, label: Tensor, counts: Tensor, known: Iterable[int]) 
     _refuse(name, "labels", bad, counts, "be one of the labels of `class_names`", label)
 
 
-def _box(name: str, i: int, image: dict[str, Any]) -> Tensor:
+def _box(name: str, i: int, image: Mapping[str, Any]) -> Tensor:
     value = _tensor(name, i, image, "boxes")
     if value.ndim == 2 and value.shape[1] == 4:
         return value
@@ -110,14 +113,14 @@ def _box(name: str, i: int, image: dict[str, Any]) -> Tensor:
     raise ValueError(f"{name}[{i}]['boxes'] must have the shape (n, 4), got {tuple(value.shape)}")
 
 
-def _column(name: str, i: int, image: dict[str, Any], key: str, count: int) -> Tensor:
+def _column(name: str, i: int, image: Mapping[str, Any], key: str, count: int) -> Tensor:
     value = _tensor(name, i, image, key)
     if value.shape != (count,):
         raise ValueError(f"{name}[{i}]['{key}'] must have the shape ({count},) of its boxes, got {tuple(value.shape)}")
     return value
 
 
-def _tensor(name: str, i: int, image: dict[str, Any], key: str) -> Tensor:
+def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     if key not in image:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
     value = image[key]
@@ -126,7 +129,7 @@ def _tensor(name: str, i: int, image: dict[str, Any], key: str) -> Tensor:
     return tensor(f"{name}[{i}]['{key}']", value)
 
 
-def _optional(name: str, images: Sequence[dict[str, Any]], counts: list[int], key: str, default: float) -> Tensor:
+def _optional(name: str, images: Sequence[Mapping[str, Any]], counts: list[int], key: str, default: float) -> Tensor:
     if all(image.get(key) is None for image in images):
         return torch.full((sum(counts),), default, dtype=torch.float64)
     parts = [

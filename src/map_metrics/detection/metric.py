@@ -249,7 +249,9 @@ class DetectionMAP(RowMetric):
             class_names,
             output,
         )
-        super().__init__({"box_format": box_format, "iou_type": iou_type}, TABLES, **kwargs)
+        names = None if options.class_names is None else sorted(options.class_names)
+        config = {"box_format": box_format, "iou_type": iou_type, "labels": names, "validate_args": validate_args}
+        super().__init__(config, TABLES, **kwargs)
         self.options = options
         self.validate_args = validate_args
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from map_metrics.conventions import one_of
@@ -86,7 +87,7 @@ def _values(values: Any) -> list[Any]:
 
 def _fractions(name: str, values: Any) -> tuple[float, ...]:
     numbers = _values(values)
-    valid = all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in numbers)
+    valid = all(isinstance(x, Real) and not isinstance(x, bool) and 0 <= float(x) <= 1 for x in numbers)
     if not numbers or not valid:
         raise ValueError(f"Argument `{name}` must be a list of numbers in [0, 1], got {values!r}")
     if name == "iou_thresholds" and min(numbers) == 0:
@@ -98,12 +99,12 @@ def _fractions(name: str, values: Any) -> tuple[float, ...]:
 
 def _caps(values: Any) -> tuple[int, ...]:
     caps = _values(values)
-    valid = all(isinstance(cap, int) and not isinstance(cap, bool) and cap > 0 for cap in caps)
+    valid = all(isinstance(cap, Integral) and not isinstance(cap, bool) and int(cap) > 0 for cap in caps)
     if not caps or not valid or len(set(caps)) < len(caps):
         raise ValueError(
             f"Argument `max_detection_thresholds` must be a list of distinct positive ints, got {values!r}"
         )
-    return tuple(sorted(caps))
+    return tuple(sorted(int(cap) for cap in caps))
 
 
 def _names(names: Any) -> Mapping[int, str] | None:
