@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
-from map_metrics.functional import detection_map, hashing_map, retrieval_map
+from map_metrics import DetectionMAP, EmbeddingMAPAtK, HashingMAPAtK, RetrievalMAP
+from map_metrics.functional import detection_map, embedding_map, hashing_map, retrieval_map
 from map_metrics.rows import RowMetric
 
 BIG = 2**40 + 1  # ids that no float32, let alone a bfloat16, can hold
@@ -247,7 +247,17 @@ def codes_data(seed: int, *, bits: int = 10, labels: int = 0, ids: bool = True, 
     return cut(columns, random.shuffled(60))
 
 
-def codes_pure(batches: list[Batch], **kwargs: Any) -> Any:
+def vectors_data(seed: int, *, labels: int = 0, ids: bool = True) -> list[Batch]:
+    """The same with a vector of five coordinates for every code: equal ones, opposite ones, ones of other lengths."""
+    batches = []
+    for batch in codes_data(seed, labels=labels, ids=ids):
+        bit = (batch.pop("codes") > 0).float()
+        vector = torch.cat([bit[:, :4] * 3 - 1, bit[:, 4:5] + 0.3], 1) * (1 + bit[:, 5:6])
+        batches.append({"embeddings": vector, **batch})
+    return batches
+
+
+def codes_pure(batches: list[Batch], function: Callable[..., Any] = hashing_map, **kwargs: Any) -> Any:
     whole = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
     query = whole.pop("query")
     sides = {
@@ -255,7 +265,7 @@ def codes_pure(batches: list[Batch], **kwargs: Any) -> Any:
         for side, mask in (("query", query), ("gallery", ~query))
         for name, column in whole.items()
     }
-    return hashing_map(**sides, **kwargs)
+    return function(**sides, **kwargs)
 
 
 def hashing(name: str, *, data: dict[str, Any] | None = None, order_free: bool = True, **kwargs: Any) -> Case:
@@ -266,6 +276,20 @@ def hashing(name: str, *, data: dict[str, Any] | None = None, order_free: bool =
         kwargs,
         functools.partial(codes_data, packed=kwargs.get("packed", False), **data),
         functools.partial(codes_pure, **kwargs),
+        named=data.get("ids", True),
+        order_free=order_free,
+        bounded=kwargs.get("relevance") != "weighted",
+    )
+
+
+def embedding(name: str, *, data: dict[str, Any] | None = None, order_free: bool = True, **kwargs: Any) -> Case:
+    data = data or {}
+    return Case(
+        f"embedding-{name}",
+        EmbeddingMAPAtK,
+        kwargs,
+        functools.partial(vectors_data, **data),
+        functools.partial(codes_pure, function=embedding_map, **kwargs),
         named=data.get("ids", True),
         order_free=order_free,
         bounded=kwargs.get("relevance") != "weighted",
@@ -371,6 +395,11 @@ CASES = [
     hashing("packed", data={"bits": 16}, packed=True, top_k=10),
     hashing("stable", ties="stable", top_k=4),
     hashing("stable-without-ids", data={"ids": False}, ties="stable", order_free=False),
+    embedding("cosine"),
+    embedding("dot-without-ids", data={"ids": False}, similarity="dot", top_k=7, denominator="hits"),
+    embedding("euclidean-multi-hot", data={"labels": 70}, similarity="euclidean", exclude_self=True, top_k=(2, 9)),
+    embedding("weighted", data={"labels": 3}, relevance="weighted", label_weights=(2.0, 1.0, 0.5), top_k=5),
+    embedding("stable", ties="stable", similarity="dot", top_k="R"),
     detection("macro"),
     detection("without-ids", data={"ids": False}, order_free=False),
     detection("micro", average="micro"),

@@ -593,12 +593,17 @@ def test_a_refused_update_names_the_fault_and_leaves_the_state(made, given, mess
     ],
     ids=["bits", "bits of one word", "label sets", "class ids and label sets", "class ids and sets of one label"],
 )
-def test_different_widths_are_refused_by_name_at_compute(first, second, message):
-    metric = HashingMAPAtK()
+def test_different_widths_are_refused_by_name_in_update_and_where_metrics_meet(first, second, message):
+    metric, other = HashingMAPAtK(), HashingMAPAtK()
     metric.update(**first)
-    metric.update(**{**second, "query": False})
+    refusal = f"`codes` and `labels` .*same width.*{message}"
+    with pytest.raises(ValueError, match=refusal):
+        metric.update(**{**second, "query": False})
+    assert len(metric.result().query) == len(first["codes"])
+    other.update(**{**second, "query": False})
+    metric.merge_state(other)
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"`codes` and `labels` .*same width.*{message}"):
+        with pytest.raises(ValueError, match=refusal):
             metric.compute()
     names = ("query_codes", "query_labels", "gallery_codes", "gallery_labels")
     values = (first["codes"], first["labels"], second["codes"], second["labels"])

@@ -2,7 +2,8 @@
 
 from map_metrics.average_precision import average_precision
 from map_metrics.detection.metric import DetectionMAP
+from map_metrics.embedding import EmbeddingMAPAtK
 from map_metrics.hashing import HashingMAPAtK
 from map_metrics.retrieval import RetrievalMAP
 
-__all__ = ["DetectionMAP", "HashingMAPAtK", "RetrievalMAP", "average_precision"]
+__all__ = ["DetectionMAP", "EmbeddingMAPAtK", "HashingMAPAtK", "RetrievalMAP", "average_precision"]

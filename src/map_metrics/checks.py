@@ -257,3 +257,22 @@ def sample_ids(value: Any, count: int) -> Tensor | None:
     if value.shape != (count,):
         raise ValueError(f"Argument `ids` must have the shape ({count},), got {tuple(value.shape)}")
     return value
+
+
+def embeddings(value: Any, similarity: str, *, values: bool = True) -> Tensor:
+    """(n, dims) float32 from any floats; finite, and not zero where only the direction counts."""
+    value = tensor("embeddings", value)
+    if value.ndim != 2 or not value.shape[1] or not value.is_floating_point():
+        raise ValueError(
+            f"Argument `embeddings` must be floats of the shape (n, dims), got {value.dtype} {tuple(value.shape)}"
+        )
+    single = value.float()
+    if values:
+        refuse("embeddings", ~torch.isfinite(single), "be finite in float32", value)
+        zero = (single == 0).all(1) & (similarity == "cosine")
+        if bool(zero.any()):
+            raise ValueError(
+                f"Argument `embeddings` must hold no zero vector with similarity='cosine', got one in row "
+                f"{int(zero.nonzero()[0])}"
+            )
+    return single

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,96 +13,29 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import checks
 from map_metrics.average_precision import Groups, groups_from_counts
 from map_metrics.conventions import Aggregation, Conventions, TopK, flag
+from map_metrics.gallery import (
+    NO_MATCHES,
+    Collection,
+    GalleryMetric,
+    SelfMatches,
+    check_rows,
+    collect,
+    gallery_result,
+    labelled_block,
+    relevance_conventions,
+    self_matches,
+)
 from map_metrics.hamming import Part, as_words, distances, histograms, pack_bits, pack_bytes
-from map_metrics.ranking import distinct_rows
 from map_metrics.relevance import Relevance, with_label
 from map_metrics.results import RetrievalResult
-from map_metrics.rows import STREAM, Block, RowMetric, pack_block, unpack_blocks
-
-QUERY, NAMED = 1, 2  # flags of a row
-
-# --- input -> rows ----------------------------------------------------------------------------------------------------
-
-
-def code_block(codes: Tensor, labels: Tensor, query: Tensor, ids: Tensor | None, *, packed: bool) -> Tensor:
-    """A block of the stream: header (bits, label columns), rows [flags, id, label words ..., code words ...]."""
-    n = len(codes)
-    named, names = (0, torch.zeros(n, dtype=torch.int64)) if ids is None else (NAMED, ids.cpu())
-    head = torch.stack([query.cpu().long() + named, names], 1)
-    label_columns = labels.shape[1] if labels.ndim == 2 else 0
-    words = pack_bits(labels) if label_columns else labels.cpu()[:, None]
-    code_words = pack_bytes(codes) if packed else pack_bits(codes)
-    bits = codes.shape[1] * (8 if packed else 1)
-    return pack_block((bits, label_columns), torch.cat([head, words, code_words], 1))
-
-
-class Side(NamedTuple):
-    """The queries, or the gallery: ids (n,), named (n,) bool, labels (n,) class ids or (n, w) words, codes (n, w)."""
-
-    ids: Tensor
-    named: Tensor
-    labels: Tensor
-    codes: Tensor
-
-
-class Collection(NamedTuple):
-    """Everything that was added, with copies of one id left out."""
-
-    queries: Side
-    gallery: Side
-    bits: int
-    label_columns: int
-    duplicates: int
-    conflicts: int
-
-
-def collect(blocks: list[Block]) -> Collection:
-    """Blocks of the stream -> queries and gallery: named rows in the order of their ids, then the others in theirs."""
-    headers = {block.header for block in blocks}
-    if len(headers) > 1:
-        shown = ", ".join(f"{bits} bits with {c or 'one'} label(s) a row" for bits, c in sorted(headers))
-        raise ValueError(
-            f"`codes` and `labels` must have the same width in every update and on every rank, got {shown}"
-        )
-    bits, label_columns = next(iter(headers), (1, 0))
-    label_words = -(-label_columns // 64) if label_columns else 1
-    empty = torch.zeros((0, 2 + label_words + -(-bits // 64)), dtype=torch.int64)
-    table = torch.cat([empty, *(block.rows for block in blocks)])
-    with_id, others = (table[:, 0] >= NAMED).nonzero()[:, 0], (table[:, 0] < NAMED).nonzero()[:, 0]
-    named = table[with_id]
-    kept = distinct_rows(list(named[:, :2].unbind(1)), list(named[:, 2:].unbind(1)))
-    table = torch.cat([named[kept.rows], table[others]])
-    is_query = table[:, 0] % 2 == QUERY
-    sides = []
-    for part in (table[is_query], table[~is_query]):
-        labels = part[:, 2 : 2 + label_words]
-        sides.append(
-            Side(part[:, 1], part[:, 0] >= NAMED, labels if label_columns else labels[:, 0], part[:, 2 + label_words :])
-        )
-    return Collection(sides[0], sides[1], bits, label_columns, kept.duplicates, kept.conflicts)
-
+from map_metrics.rows import Block, unpack_blocks
 
 # --- rows -> groups ---------------------------------------------------------------------------------------------------
 
 
-class _Self(NamedTuple):
-    """Queries whose own id stands in the gallery, and where."""
-
-    query: Tensor
-    item: Tensor
-
-
-def _self_matches(queries: Side, gallery: Side) -> _Self:
-    mine, theirs = queries.named.nonzero()[:, 0], gallery.named.nonzero()[:, 0]
-    ids = gallery.ids[theirs].contiguous()
-    place = torch.searchsorted(ids, queries.ids[mine].contiguous()).clamp(max=max(len(ids) - 1, 0))
-    found = ids[place] == queries.ids[mine] if len(ids) else torch.zeros(len(mine), dtype=torch.bool)
-    return _Self(mine[found], theirs[place[found]])
-
-
-def _groups_by_distance(data: Collection, relevance: Relevance, own: _Self) -> Groups:
+def _groups_by_distance(data: Collection, relevance: Relevance, own: SelfMatches) -> Groups:
     """Tie groups of equal distance: two histograms a query, and one more for each of its labels where gains differ."""
-    queries, gallery = as_words(data.queries.codes), as_words(data.gallery.codes)
+    queries, gallery = as_words(data.queries.data), as_words(data.gallery.data)
     mine, theirs = data.queries.labels, data.gallery.labels
     between = torch.from_numpy(
         np.bitwise_count(queries[:, own.query.numpy()] ^ gallery[:, own.item.numpy()]).sum(0, dtype=np.int64)
@@ -110,7 +43,7 @@ def _groups_by_distance(data: Collection, relevance: Relevance, own: _Self) -> G
 
     def count(parts: Iterable[tuple[Tensor, Tensor]], self_counts: Tensor) -> Tensor:
         ready = (Part(rows, np.ascontiguousarray(gallery[:, items.numpy()])) for rows, items in parts)
-        histogram = histograms(queries, ready, data.bits)
+        histogram = histograms(queries, ready, data.width)
         histogram[own.query, between] -= self_counts.long()
         return histogram
 
@@ -134,9 +67,9 @@ def _groups_by_distance(data: Collection, relevance: Relevance, own: _Self) -> G
     return groups._replace(gain=gain[place], gain_before=before[place])
 
 
-def _groups_in_order(data: Collection, relevance: Relevance, own: _Self) -> Groups:
+def _groups_in_order(data: Collection, relevance: Relevance, own: SelfMatches) -> Groups:
     """Every relevant item at its own rank, equal distances in the order of the gallery (``ties="stable"``)."""
-    queries, gallery = as_words(data.queries.codes), as_words(data.gallery.codes)
+    queries, gallery = as_words(data.queries.data), as_words(data.gallery.data)
     self_of = dict(zip(own.query.tolist(), own.item.tolist(), strict=True))
     num_items = torch.full((len(data.queries.ids),), gallery.shape[1])
     num_items[own.query] -= 1
@@ -145,7 +78,7 @@ def _groups_in_order(data: Collection, relevance: Relevance, own: _Self) -> Grou
         relevant = np.zeros(gallery.shape[1], bool)
         relevant[items.numpy()] = True
         for row in rows.tolist():
-            order = np.argsort(distances(queries[:, row], gallery, data.bits), kind="stable")
+            order = np.argsort(distances(queries[:, row], gallery, data.width), kind="stable")
             if row in self_of:
                 order = order[order != self_of[row]]
             ranks[row] = torch.from_numpy(relevant[order].nonzero()[0])
@@ -160,20 +93,10 @@ def hashing_result(
     blocks: list[Block], conventions: Conventions, relevance: Relevance, exclude_self: bool
 ) -> RetrievalResult:
     """The result behind the blocks of the stream."""
-    data = collect(blocks)
-    none = torch.zeros(0, dtype=torch.int64)
-    own = _self_matches(data.queries, data.gallery) if exclude_self else _Self(none, none)
+    data = collect(blocks, "codes")
+    own = self_matches(data) if exclude_self else NO_MATCHES
     build = _groups_in_order if conventions.ties == "stable" else _groups_by_distance
-    query = torch.where(data.queries.named, data.queries.ids, torch.arange(len(data.queries.ids)))
-    return RetrievalResult(
-        build(data, relevance, own),
-        conventions,
-        query,
-        data.queries.named,
-        num_duplicates=data.duplicates,
-        num_self=len(own.query),
-        num_conflicts=data.conflicts,
-    )
+    return gallery_result(data, build(data, relevance, own), conventions, own)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------
@@ -181,20 +104,9 @@ def hashing_result(
 
 def _block(codes: Any, labels: Any, query: Any, ids: Any, *, relevance: Relevance, packed: bool) -> Tensor:
     checked = checks.codes(codes, packed)
-    sets = checks.code_labels(labels, len(checked))
-    relevance.check(sets)
-    flags, names = checks.flags("query", query, len(checked)), checks.sample_ids(ids, len(checked))
-    return code_block(checked, sets, flags, names, packed=packed)
-
-
-def _conventions(relevance: Relevance, *values: Any) -> Conventions:
-    conventions = Conventions(*values)
-    if relevance.weighted and (conventions.ties, conventions.interpolation) != ("expected", "step"):
-        raise ValueError(
-            "Argument `relevance`='weighted' is defined with ties='expected' and interpolation='step', got "
-            f"ties={conventions.ties!r} and interpolation={conventions.interpolation!r}"
-        )
-    return conventions
+    bits = checked.shape[1] * (8 if packed else 1)
+    words = pack_bytes(checked) if packed else pack_bits(checked)
+    return labelled_block(bits, words, *check_rows(len(checked), labels, query, ids, relevance))
 
 
 def hashing_map(
@@ -250,7 +162,7 @@ def hashing_map(
         tensor(0.8333, dtype=torch.float64)
     """
     rule = Relevance(relevance, label_weights)
-    conventions = _conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
+    conventions = relevance_conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
     if exclude_self and (query_ids is None or gallery_ids is None):
         raise ValueError("Argument `exclude_self`=True needs `query_ids` and `gallery_ids`, got None")
     stream = [
@@ -266,7 +178,7 @@ def hashing_map(
     return result.value()
 
 
-class HashingMAPAtK(RowMetric):
+class HashingMAPAtK(GalleryMetric):
     """Mean average precision of binary codes ranked by Hamming distance, exact under ties and on any number of ranks.
 
     Items at one distance are tied, and a short code has few distances: with ``ties="expected"`` (the default) the
@@ -321,19 +233,11 @@ class HashingMAPAtK(RowMetric):
         **kwargs: Any,
     ) -> None:
         rule = Relevance(relevance, label_weights)
-        conventions = _conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
-        config = {
-            "packed": flag("packed", packed),
-            "exclude_self": flag("exclude_self", exclude_self),
-            "validate_args": flag("validate_args", validate_args),
-            "labels": None if rule.label_weights is None else len(rule.label_weights),
-        }
-        super().__init__(config, {"rows": STREAM}, **kwargs)
-        self.relevance = rule
-        self.conventions = conventions
-        self.exclude_self = exclude_self
+        conventions = relevance_conventions(
+            rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation
+        )
+        super().__init__({"packed": flag("packed", packed)}, conventions, rule, exclude_self, validate_args, **kwargs)
         self.packed = packed
-        self.validate_args = validate_args
 
     def update(self, codes: Tensor, labels: Tensor, *, query: bool | Tensor, ids: Tensor | None = None) -> None:
         """Add codes, of queries or of the gallery, in any order and on any rank.
@@ -350,20 +254,8 @@ class HashingMAPAtK(RowMetric):
         Raises:
             ValueError: naming the argument, what was expected, what came and where; the state stays as it was.
         """
-        if self.exclude_self and ids is None:
-            raise ValueError("Argument `ids` must be given with exclude_self=True, got None")
-        block = _block(codes, labels, query, ids, relevance=self.relevance, packed=self.packed)
-        self.append(rows=block)
+        self._require_ids(ids)
+        self._add(_block(codes, labels, query, ids, relevance=self.relevance, packed=self.packed), "codes")
 
-    def compute(self) -> Tensor | dict[str, Tensor]:
-        """The mean average precision: 0-d float64, or a dict for a sequence of ``top_k``."""
-        return self._result().value()
-
-    def _result(self) -> RetrievalResult:
-        blocks = unpack_blocks(self.table("rows"))
-        result = hashing_result(blocks, self.conventions, self.relevance, self.exclude_self)
-        if any(bool((block.rows[:, 0] < NAMED).any()) for block in blocks):
-            self.warn_unnamed("codes")
-        for topic, note in result.notes().items():
-            self.warn_once(topic, note)
-        return result
+    def _result_of(self, blocks: list[Block]) -> RetrievalResult:
+        return hashing_result(blocks, self.conventions, self.relevance, self.exclude_self)

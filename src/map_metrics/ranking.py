@@ -59,10 +59,16 @@ class Distinct(NamedTuple):
 
 def distinct_rows(keys: list[Tensor], content: list[Tensor]) -> Distinct:
     """One row of each key: the lexicographically smallest, so that no order of batches or ranks matters."""
-    order = lexsort(*keys, *content)
+    order = lexsort(*keys)
     first = first_of_runs(*(key[order] for key in keys))
-    changed = first_of_runs(*(column[order] for column in (*keys, *content)))
     duplicates = len(order) - int(first.sum())
+    if not duplicates:
+        return Distinct(order, 0, 0)
+    run = first.cumsum(0) - 1
+    repeated = torch.bincount(run)[run] > 1
+    rows = order[repeated]
+    order[repeated] = rows[lexsort(*(column[rows] for column in (*keys, *content)))]
+    changed = first_of_runs(*(column[order] for column in (*keys, *content)))
     return Distinct(order[first], duplicates, int(changed.sum()) - int(first.sum()))
 
 
@@ -158,7 +164,7 @@ def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Gro
         query, column = query[found], column[found]
     if stable:
         return _rank_in_column_order(score, relevant, num_relevant)
-    level_query, level, count = _levels(query, score[query, column])
+    level_query, level, count = levels_of(query, score[query, column])
     place = torch.arange(len(level_query)) - torch.searchsorted(level_query, level_query)
     before, total = torch.empty_like(count), torch.empty_like(count)
     step = max(1, _BLOCK // max(1, num_columns))
@@ -166,7 +172,7 @@ def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Gro
         rows = slice(*torch.searchsorted(level_query, torch.tensor([top, top + step])).tolist())
         if rows.start < rows.stop:
             block = score[top : top + step].contiguous()
-            above, reached = _count_reaching(block, level_query[rows] - top, place[rows], level[rows])
+            above, reached = count_reaching(block, level_query[rows] - top, place[rows], level[rows])
             before[rows], total[rows] = above, reached - above
     found = count.cumsum(0) - count
     found -= found[torch.searchsorted(level_query, level_query)]
@@ -179,7 +185,7 @@ def _rank_in_column_order(score: Tensor, relevant: Tensor, num_relevant: Tensor)
     return rank_rows(query, ranked, relevant[query, column], num_relevant, stable=True)
 
 
-def _levels(query: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def levels_of(query: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct (query, score) pairs, best first in each query, and how many rows hold each."""
     key, _ = descending_key(score.double() + 0.0)
     order = lexsort(query, key)
@@ -188,7 +194,7 @@ def _levels(query: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return query[kept], score[kept], torch.diff(start, append=start.new_tensor([len(order)]))
 
 
-def _count_reaching(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+def count_reaching(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     """How many items of each level's row stand above it, and at or above it.
 
     Few levels in a long row are compared one by one, at 0.13 ns an element; otherwise the row is sorted (40 ns).

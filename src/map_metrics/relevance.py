@@ -78,6 +78,18 @@ class Relevance:
             related = ((a & b) != 0).any(-1)
         return torch.from_numpy(np.asarray(related))
 
+    def gain(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        """Summed weight of the shared labels, pair by pair: class ids (n,), or label words (n, w); float64 (n,)."""
+        if mine.ndim == 1:
+            same = mine == theirs
+            weights = torch.tensor([self.weight(label) for label in mine[same].tolist()], dtype=torch.float64)
+            return torch.zeros(len(mine), dtype=torch.float64).index_put((same.nonzero()[:, 0],), weights)
+        shared, gain = mine & theirs, torch.zeros(len(mine), dtype=torch.float64)
+        columns = 64 * mine.shape[1] if self.label_weights is None else len(self.label_weights)
+        for label in range(columns):
+            gain += self.weight(label) * with_label(shared, label)
+        return gain
+
     def parts(self, queries: Tensor, gallery: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each distinct label set of the queries: which queries have it, and which gallery items are relevant."""
         if queries.ndim == 1:

@@ -47,15 +47,20 @@ def pack_block(header: Sequence[int], rows: Tensor) -> Tensor:
     return torch.cat([head, rows.reshape(-1)])
 
 
+def header_of(block: Tensor) -> tuple[int, ...]:
+    """The header of a stream's first block."""
+    return tuple(block[3 : 3 + int(block[2])].tolist())
+
+
 def unpack_blocks(stream: Tensor) -> list[Block]:
     """The blocks of a stream on the CPU, those without rows left out."""
     blocks, at = [], 0
     while at < len(stream):
         n, width, extra = stream[at : at + 3].tolist()
-        start = at + 3 + extra
+        header, start = header_of(stream[at:]), at + 3 + extra
         at = start + n * width
         if n:
-            blocks.append(Block(tuple(stream[start - extra : start].tolist()), stream[start:at].view(n, width)))
+            blocks.append(Block(header, stream[start:at].view(n, width)))
     return blocks
 
 
