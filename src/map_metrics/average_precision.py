@@ -26,13 +26,9 @@ from torch import Tensor
 
 from map_metrics import checks
 from map_metrics.conventions import Conventions
+from map_metrics.interpolation import GRIDS, envelope, precision_at_recall
 
 UNLIMITED = torch.iinfo(torch.int64).max
-GRIDS = {
-    "11-point": np.linspace(0, 1, 11).tolist(),
-    "40-point": np.linspace(0, 1, 41)[1:].tolist(),  # KITTI since 2019: recall 0 is left out
-    "101-point": np.linspace(0, 1, 101).tolist(),
-}
 _TABULATED = 32  # harmonic differences below this come from a table, above from an asymptotic series
 _BLOCK = 1 << 22  # elements of the largest temporary
 
@@ -397,40 +393,22 @@ _CROSSING = {
 
 
 def _interpolated(groups: Groups, cut: Tensor, hits: Tensor, divisor: Tensor, interpolation: str) -> Tensor:
-    """Area under the precision made non-increasing from the right, or its mean over a grid of recalls.
-
-    A group gives one point, at its end (``ties="stable"``: groups of one item). Recall counts against the denominator.
-    """
+    """Area under the envelope of precision, or its mean over a grid of recalls, counted against the denominator."""
     inside = cut > 0
-    query, relevant = groups.query[inside], groups.relevant[inside]
-    found = groups.found[inside] + relevant
-    precision = found.double() / (groups.before + groups.total)[inside]
-    precision = _running_maximum_from_the_right(precision, query)
+    query, found, precision = envelope(*(column[inside] for column in groups[:5]))
     if interpolation == "envelope":
         kept = groups._replace(query=query)
-        return _ratio(_sum_per_query(relevant * precision, kept), divisor)
-    first_point = hits.cumsum(0) - hits  # queries one after another on one axis of hits
-    position = first_point[query] + found
-    grid = GRIDS[interpolation]
+        return _ratio(_sum_per_query(groups.relevant[inside] * precision, kept), divisor)
     total = torch.zeros_like(divisor)
-    for recall in grid:
-        needed = _least_count(recall, divisor).clamp(min=1)
-        reached = (needed <= hits) & (divisor > 0)
-        point = torch.searchsorted(position, first_point + needed).clamp(max=max(len(position) - 1, 0))
-        total += torch.where(reached, precision[point], 0.0) if len(precision) else 0.0
-    return total / len(grid)
+    for recall in GRIDS[interpolation]:
+        total += precision_at_recall(recall, query, found, precision, hits, divisor)
+    return total / len(GRIDS[interpolation])
 
 
-def _least_count(recall: float, divisor: Tensor) -> Tensor:
-    """The least whole c with c / divisor >= recall in float64, as searching the recalls would find it."""
-    count = (recall * divisor).ceil()
-    safe = divisor.clamp(min=1)
-    count = torch.where(count / safe < recall, count + 1, count)
-    return torch.where((count - 1) / safe >= recall, count - 1, count).long()
-
-
-def _running_maximum_from_the_right(values: Tensor, query: Tensor) -> Tensor:
-    """Within each query. The maximum runs over ranks of the values: integers, so queries can be told apart exactly."""
-    levels, rank = torch.unique(values, return_inverse=True)
-    offset = -query * len(levels)
-    return levels[(rank + offset).flip(0).cummax(0).values.flip(0) - offset] if len(values) else values
+def precision_recall_curve(groups: Groups, points: int) -> Tensor:
+    """(points, Q) float64: the envelope of each query's precision at recalls 0 .. 1, over the whole list."""
+    query, found, precision = envelope(*groups[:5])
+    hits = torch.zeros_like(groups.num_relevant).scatter_add_(0, groups.query, groups.relevant)
+    divisor = groups.num_relevant.double()
+    levels = np.linspace(0, 1, points).tolist()
+    return torch.stack([precision_at_recall(level, query, found, precision, hits, divisor) for level in levels])

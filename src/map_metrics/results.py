@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from map_metrics.average_precision import Groups, chance_groups, hits_per_query, ranked_average_precision
+from map_metrics.average_precision import (
+    Groups,
+    chance_groups,
+    hits_per_query,
+    precision_recall_curve,
+    ranked_average_precision,
+)
 from map_metrics.conventions import Conventions
 
 
@@ -79,10 +88,61 @@ class RetrievalResult:
 
     def worst(self, n: int = 10) -> list[dict[str, Any]]:
         """The n queries of the lowest AP (at the first ``top_k``), the lowest first; skipped ones are left out."""
-        ap = self.ap if self.ap.ndim == 1 else self.ap[:, 0]
+        ap = self._first_ap
         order = torch.sort(ap.nan_to_num(nan=torch.inf), stable=True).indices[:n]
         rows = self.to_dict()["queries"]
         return [rows[i] for i in order.tolist() if not ap[i].isnan()]
+
+    @functools.cached_property
+    def first_hit(self) -> Tensor:
+        """(Q,) float64: the rank of the first relevant item, in the mean over the orders of ties; NaN without one."""
+        groups = self.groups
+        first = torch.ones_like(groups.query, dtype=torch.bool)
+        first[1:] = groups.query[1:] != groups.query[:-1]
+        rank = groups.before.double() + (groups.total + 1) / (groups.relevant + 1)
+        ranks = torch.full((len(self.query),), torch.nan, dtype=torch.float64)
+        return ranks.index_put((groups.query[first],), rank[first])
+
+    def precision_at(self, k: int) -> Tensor:
+        """(Q,) float64: the share of relevant items among the first k; a mean where a tie crosses k."""
+        return hits_per_query(self.groups, _cutoff(k)) / k
+
+    def recall_at(self, k: int) -> Tensor:
+        """(Q,) float64: the share of the relevant items found in the first k; 0 for a query without one."""
+        return hits_per_query(self.groups, _cutoff(k)) / self.num_relevant.clamp(min=1)
+
+    def curve(self, points: int = 11) -> tuple[Tensor, Tensor]:
+        """Recall levels 0 .. 1 and the mean interpolated precision of the queries that have a relevant item, (points,).
+
+        One point a tie group, over the whole list: the curve of TREC's reports with 11 points.
+        """
+        if not isinstance(points, int) or isinstance(points, bool) or points < 2:
+            raise ValueError(f"Argument `points` must be an int of 2 or more, got {points!r}")
+        precision = precision_recall_curve(self.groups, points)[:, self.num_relevant > 0]
+        means = [math.fsum(row.tolist()) / max(len(row), 1) for row in precision]
+        return torch.from_numpy(np.linspace(0, 1, points)), torch.tensor(means, dtype=torch.float64)
+
+    def by_group(self, groups: Sequence[Hashable] | Tensor) -> dict[Hashable, dict[str, float]]:
+        """Mean AP (at the first ``top_k``) and number of queries of each group; skipped queries are left out.
+
+        Args:
+            groups: (Q,) the group of each query, in the order of :attr:`query`.
+
+        Raises:
+            ValueError: if there is not one group per query.
+        """
+        names = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+        if len(names) != len(self.query):
+            raise ValueError(f"Argument `groups` must hold one group per query, {len(self.query)}, got {len(names)}")
+        members: dict[Hashable, list[float]] = {}
+        for name, ap in zip(names, self._first_ap.tolist(), strict=True):
+            if not math.isnan(ap):
+                members.setdefault(name, []).append(ap)
+        return {name: {"map": math.fsum(ap) / len(ap), "count": len(ap)} for name, ap in members.items()}
+
+    @property
+    def _first_ap(self) -> Tensor:
+        return self.ap if self.ap.ndim == 1 else self.ap[:, 0]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values: headline numbers, conventions, and one row per query."""
@@ -95,7 +155,7 @@ class RetrievalResult:
             "num_items": self.num_items,
             "num_hits": self.num_hits,
         }
-        names, lists = list(columns), [column.tolist() for column in columns.values()]
+        names, lists = list(columns), [_json(column.tolist()) for column in columns.values()]
         return {
             "value": {k: float(v) for k, v in value.items()} if isinstance(value, dict) else float(value),
             "conventions": {k: _plain(v) for k, v in vars(self.conventions).items()},
@@ -164,6 +224,17 @@ class RetrievalResult:
         return f"RetrievalResult(map={shown}, queries={len(self.query)}, empty={self.num_empty}, {self.conventions})"
 
 
+def _json(values: list[Any]) -> list[Any]:
+    """NaN, the AP of a skipped query, as None."""
+    return [_json(v) if isinstance(v, list) else None if v != v else v for v in values]
+
+
 def _plain(value: Any) -> Any:
     """A convention as plain Python: of a function its name."""
-    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else value
+
+
+def _cutoff(k: Any) -> int:
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise ValueError(f"Argument `k` must be a positive int, got {k!r}")
+    return k
