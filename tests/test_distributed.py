@@ -184,7 +184,7 @@ def different_widths() -> Any:
 def test_widths_that_differ_are_refused_on_every_rank(two_ranks):
     errors = two_ranks.run(different_widths)
     assert errors[0] == errors[1]
-    assert errors[0].startswith("ValueError: `codes` and `labels` must have the same width")
+    assert errors[0].startswith("ValueError: Arguments `codes` and `labels` must have the same width")
     assert "8 bits with one label(s) a row, 9 bits" in errors[0]
 
 

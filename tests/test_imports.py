@@ -75,8 +75,10 @@ def test_the_modules_of_the_metrics_import_only_what_is_required(loaded):
 
 
 def test_public_names():
-    assert set(map_metrics.__all__) == {"DetectionMAP", "HashingMAPAtK", "RetrievalMAP", "average_precision"}
-    assert set(functional.__all__) == {"average_precision", "detection_map", "hashing_map", "retrieval_map"}
+    classes = {"DetectionMAP", "EmbeddingMAPAtK", "HashingMAPAtK", "RetrievalMAP"}
+    assert set(map_metrics.__all__) == classes | {"average_precision"}
+    functions = {"detection_map", "embedding_map", "hashing_map", "retrieval_map"}
+    assert set(functional.__all__) == functions | {"average_precision"}
     for module in (map_metrics, functional):
         for name in module.__all__:
             assert getattr(module, name).__doc__, name

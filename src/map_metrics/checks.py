@@ -5,6 +5,7 @@ Each refusal is a ValueError that names the argument, what was expected, what ca
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,20 @@ from torch import Tensor
 
 EXACT_INTEGERS = 2**53  # float64 holds every integer up to here
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def half_note(preds: Tensor, ties: str) -> str | None:
+    """What to know of scores in half precision."""
+    if preds.dtype not in HALF:
+        return None
+    return (
+        f"Argument `preds` came as {preds.dtype}: scores that differ in float32 can be equal in it, and are ranked as "
+        f"tied (ties={ties!r}). Pass float32 scores where they exist."
+    )
 
 
 def is_integer(values: Tensor) -> bool:
@@ -27,7 +41,7 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(f"Argument `{name}` must be a torch.Tensor, got {type(value).__name__}")
     if value.layout != torch.strided:
         raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
-    if value.dtype in _UNSIGNED:  # torch has few operations for these
+    if value.dtype in UNSIGNED:  # torch has few operations for these
         signed = value.long()
         refuse(name, signed < 0, "hold integers below 2^63", value)
         return signed
@@ -64,7 +78,7 @@ def floats(name: str, value: Any, *, values: bool = True) -> Tensor:
     """float64 scores: NaN and integers that float64 cannot hold are refused; -0.0 becomes 0.0."""
     value = tensor(name, value)
     if values:
-        _exact_integers(name, value)
+        exact_integers(name, value)
     converted = (value.cpu() if value.device.type == "mps" else value).double() + 0.0
     if values and value.is_floating_point():
         refuse(name, converted.isnan(), "hold no NaN", converted)
@@ -88,7 +102,8 @@ def binary(
     return relevant, kept
 
 
-def _exact_integers(name: str, value: Tensor) -> None:
+def exact_integers(name: str, value: Tensor) -> None:
+    """Refuse integers that float64 would round."""
     if value.dtype == torch.int64:
         inexact = (value > EXACT_INTEGERS) | (value < -EXACT_INTEGERS)
         refuse(name, inexact, "hold integers of at most 2^53", value)
@@ -103,9 +118,11 @@ def _widened(value: Tensor) -> Tensor:
 
 def ignored(ignore_index: Any) -> int | None:
     """The target value of items to remove, or None."""
-    if not (ignore_index is None or (isinstance(ignore_index, int) and not isinstance(ignore_index, bool))):
-        raise ValueError(f"Argument `ignore_index` must be None or an int, got {ignore_index!r}")
-    return ignore_index
+    if ignore_index is None:
+        return None
+    if not isinstance(ignore_index, Integral) or isinstance(ignore_index, bool) or abs(int(ignore_index)) >= 2**63:
+        raise ValueError(f"Argument `ignore_index` must be None or an int of 64 bits, got {ignore_index!r}")
+    return int(ignore_index)
 
 
 def group_counts(total: Any, relevant: Any, num_relevant: Any, ties: str) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -118,10 +135,14 @@ def group_counts(total: Any, relevant: Any, num_relevant: Any, ties: str) -> tup
     refuse("relevant", (relevant < 0) | (relevant > total), "lie between 0 and `total`", relevant)
     if ties == "stable":
         refuse("total", total > 1, "hold one item a group with ties='stable' (a group has no order)", total)
+    if total.numel() and float(total.double().sum(-1).max()) > EXACT_INTEGERS:
+        raise ValueError("Argument `total` must add up to at most 2^53 items a list")
     if num_relevant is None:
         return total, relevant, None
-    if isinstance(num_relevant, int) and not isinstance(num_relevant, bool):
-        num_relevant = torch.full(total.shape[:-1], num_relevant)
+    if isinstance(num_relevant, Integral) and not isinstance(num_relevant, bool):
+        if not 0 <= int(num_relevant) <= EXACT_INTEGERS:
+            raise ValueError(f"Argument `num_relevant` must lie in 0 .. 2^53, got {num_relevant}")
+        num_relevant = torch.full(total.shape[:-1], int(num_relevant))
     if not isinstance(num_relevant, Tensor):
         got = type(num_relevant).__name__
         raise ValueError(f"Argument `num_relevant` must be an int or an integer tensor, got {got}")
@@ -160,6 +181,8 @@ def retrieval_rows(
         hits = torch.zeros_like(inverse).scatter_add_(0, inverse, relevant.long())[inverse]
         least = relevant.long() if names is not None else hits  # copies of one id count once
         refuse("num_relevant", (known < least) | (known < 0), "be at least the relevant items given", known)
+        most = torch.zeros_like(inverse).scatter_reduce_(0, inverse, known, "amax")[inverse]
+        refuse("num_relevant", known != most, "be one number for all rows of a query", known)
     return query, score, relevant, names, known
 
 
@@ -173,8 +196,10 @@ def retrieval_matrix(
             f"Argument `preds` must have the shape (queries, items) where `indexes` is None, got {tuple(score.shape)}; "
             "rows of other shapes need `indexes`, the query of each item"
         )
+    if score.is_floating_point() and score.element_size() == 1:
+        score = score.float()
     if values:
-        _exact_integers("preds", score)
+        exact_integers("preds", score)
     if values and score.is_floating_point() and score.numel() and bool(score.amax().isnan()):
         refuse("preds", score.isnan(), "hold no NaN", score)
     relevant, kept = binary("target", target, ignore_index, values=values)

@@ -80,13 +80,20 @@ class Conventions:
         return self.top_k if isinstance(self.top_k, tuple) else (self.top_k,)
 
     def aggregate(self, ap: Tensor) -> Tensor:
-        """The vector of the queries' APs -> one 0-d float64; the mean does not depend on the order of the queries."""
+        """The vector of the queries' APs -> one 0-d float64; the mean does not depend on the order of the queries.
+
+        Raises:
+            ValueError: if a function of the user's returns anything but one number.
+        """
         if not len(ap):
             rank_zero_warn("No query to average over: the mean average precision is reported as 0.0.", UserWarning)
             return torch.tensor(0.0, dtype=torch.float64)
         if callable(self.aggregation):
-            return torch.as_tensor(self.aggregation(ap), dtype=torch.float64)
-        if self.aggregation == "mean":  # correctly rounded; torch.mean depends on the order
+            value = torch.as_tensor(self.aggregation(ap))
+            if value.numel() != 1:
+                raise ValueError(f"Argument `aggregation` must return one number, got the shape {tuple(value.shape)}")
+            return value.double().reshape(())
+        if self.aggregation == "mean":  # an exact sum; torch.mean depends on the order
             return torch.tensor(math.fsum(ap.tolist()) / len(ap), dtype=torch.float64)
         reduced: Tensor = getattr(torch, self.aggregation)(ap)
         return reduced
@@ -95,7 +102,7 @@ class Conventions:
 def _checked_top_k(top_k: TopK) -> int | Literal["R"] | tuple[int, ...] | None:
     if top_k is None or (isinstance(top_k, str) and top_k == "R"):
         return top_k
-    several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
+    several = isinstance(top_k, Sequence) and not isinstance(top_k, str | bytes)
     cutoffs: list[Any] = [*top_k] if several else [top_k]  # type: ignore[misc]
     valid = all(isinstance(k, Integral) and not isinstance(k, bool) and int(k) > 0 for k in cutoffs)
     if not cutoffs or not valid or len(set(cutoffs)) < len(cutoffs):

@@ -15,7 +15,7 @@ from torchmetrics.utilities import rank_zero_warn
 
 from map_metrics import checks
 from map_metrics.average_precision import Groups
-from map_metrics.conventions import Aggregation, Conventions, TopK, one_of
+from map_metrics.conventions import Aggregation, Conventions, TopK, flag, one_of
 from map_metrics.gallery import (
     NO_MATCHES,
     Collection,
@@ -297,11 +297,12 @@ def embedding_map(
     one_of("similarity", similarity, SIMILARITIES)
     rule = Relevance(relevance, label_weights)
     conventions = relevance_conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
-    if exclude_self and (query_ids is None or gallery_ids is None):
+    if flag("exclude_self", exclude_self) and (query_ids is None or gallery_ids is None):
         raise ValueError("Argument `exclude_self`=True needs `query_ids` and `gallery_ids`, got None")
+    values = flag("validate_args", validate_args)
     stream = [
-        _block(vectors, labels, flag, ids, similarity=similarity, relevance=rule, values=validate_args)
-        for vectors, labels, flag, ids in (
+        _block(vectors, labels, query, ids, similarity=similarity, relevance=rule, values=values)
+        for vectors, labels, query, ids in (
             (query_embeddings, query_labels, True, query_ids),
             (gallery_embeddings, gallery_labels, False, gallery_ids),
         )

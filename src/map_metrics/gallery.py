@@ -167,7 +167,9 @@ class GalleryMetric(RowMetric):
             raise ValueError("Argument `ids` must be given with exclude_self=True, got None")
 
     def _add(self, block: Tensor, what: str) -> None:
-        """Append a block, if it is as wide as this rank's last one; ranks are compared when they meet."""
+        """Append a block that has rows, if it is as wide as this rank's last one; ranks are compared when they meet."""
+        if not int(block[0]):
+            return
         blocks = self.rows
         if isinstance(blocks, list) and len(blocks[-1]):
             check_widths({header_of(blocks[-1]), header_of(block)}, what)

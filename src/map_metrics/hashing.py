@@ -163,11 +163,11 @@ def hashing_map(
     """
     rule = Relevance(relevance, label_weights)
     conventions = relevance_conventions(rule, top_k, denominator, ties, interpolation, empty_target_action, aggregation)
-    if exclude_self and (query_ids is None or gallery_ids is None):
+    if flag("exclude_self", exclude_self) and (query_ids is None or gallery_ids is None):
         raise ValueError("Argument `exclude_self`=True needs `query_ids` and `gallery_ids`, got None")
     stream = [
-        _block(codes, labels, flag, ids, relevance=rule, packed=packed)
-        for codes, labels, flag, ids in (
+        _block(codes, labels, query, ids, relevance=rule, packed=flag("packed", packed))
+        for codes, labels, query, ids in (
             (query_codes, query_labels, True, query_ids),
             (gallery_codes, gallery_labels, False, gallery_ids),
         )

@@ -32,6 +32,8 @@ class Relevance:
 
     def __post_init__(self) -> None:
         named = isinstance(self.rule, str) and self.rule in ("any", "exact", "weighted")
+        if isinstance(self.rule, np.floating):
+            object.__setattr__(self, "rule", float(self.rule))
         jaccard = isinstance(self.rule, float) and 0 < self.rule <= 1
         if not (named or jaccard):
             raise ValueError(

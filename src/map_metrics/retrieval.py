@@ -227,7 +227,8 @@ def retrieval_map(
     tables = {name: torch.zeros((0, width), dtype=torch.int64) for name, width in TABLES.items()}
     tables |= {name: block.cpu() for name, block in blocks.items()}
     result = retrieval_result(**tables, conventions=conventions)
-    for note in result.notes().values():
+    half = checks.half_note(preds, ties)
+    for note in (*result.notes().values(), *([half] if half else [])):
         rank_zero_warn(note, UserWarning)
     return result.value()
 
@@ -325,7 +326,8 @@ class RetrievalMAP(RowMetric):
                 a matrix: (Q,).
 
         Raises:
-            ValueError: naming the argument, what was expected, what came and where; the state stays as it was.
+            ValueError: naming the argument, what was expected, what came and where; the state stays as it was. What
+                contradicts another batch (``num_relevant`` of one query, a query in both forms) `compute` refuses.
         """
         blocks = _blocks(
             preds,
@@ -338,12 +340,9 @@ class RetrievalMAP(RowMetric):
             stable=self.conventions.ties == "stable",
             validate_args=self.validate_args,
         )
-        if preds.dtype in (torch.float16, torch.bfloat16):
-            self.warn_once(
-                "half",
-                f"Argument `preds` came as {preds.dtype}: scores that differ in float32 can be equal in it, and are "
-                f"ranked as tied (ties={self.conventions.ties!r}). Pass float32 scores where they exist.",
-            )
+        note = checks.half_note(preds, self.conventions.ties)
+        if note is not None:
+            self.warn_once("half", note)
         self.append(**blocks)
 
     def compute(self) -> Tensor | dict[str, Tensor]:

@@ -300,6 +300,11 @@ class RowMetric(Metric):
         missing = [name for name in self._defaults if name not in states]
         if missing:
             raise ValueError(f"Expected state variable {missing[0]} to be present in incoming state")
+        broken = self._broken(states)
+        if broken is not None:
+            raise ValueError(
+                f"merge_state: state `{broken}` must be an int64 tensor, or a list of them, of its own width"
+            )
         if not _same(states["config"], self.config):
             raise ValueError(f"merge_state: the other {type(self).__name__} was made with other arguments")
         for name in self._tables:
@@ -308,6 +313,18 @@ class RowMetric(Metric):
             setattr(self, name, [*getattr(self, name), *copies])
         self._update_count += count
         self._computed = None
+
+    def _broken(self, states: Mapping[str, Any]) -> str | None:
+        """The name of a state that is not what this metric would hold."""
+        for name, state in states.items():
+            width = self._tables.get(name, STREAM)
+            blocks = state if isinstance(state, list) and name in self._tables else [state]
+            for block in blocks:
+                if not isinstance(block, Tensor) or block.dtype != torch.int64:
+                    return name
+                if block.ndim != (1 if width == STREAM else 2) or (width != STREAM and block.shape[1] != width):
+                    return name
+        return None
 
     def set_dtype(self, dst_type: str | torch.dtype) -> RowMetric:
         """No effect: the host would cast the int64 tables."""
@@ -324,9 +341,12 @@ class RowMetric(Metric):
         error_msgs: list[str],
     ) -> None:
         """Other arguments are an error. The host shares the loaded lists and forgets that they were updates."""
-        config = state_dict.get(prefix + "config")
-        if config is not None and not _same(config, self.config):
-            error_msgs.append(f"{type(self).__name__}: the saved state is of a metric with other arguments.")
+        states = {name: state_dict[prefix + name] for name in self._defaults if prefix + name in state_dict}
+        broken = self._broken(states)
+        other = broken is None and "config" in states and not _same(states["config"], self.config)
+        if broken is not None or other:
+            what = "is of a metric with other arguments" if other else f"has a broken table `{broken}`"
+            error_msgs.append(f"{type(self).__name__}: the saved state {what}.")
             for name in self._defaults:
                 state_dict.pop(prefix + name, None)
         loaded = any(prefix + name in state_dict for name in self._tables)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from map_metrics.checks import is_integer, tensor
+from map_metrics.checks import UNSIGNED, exact_integers, is_integer, tensor
 
 HALF_EXACT = {torch.bfloat16: 2**8, torch.float16: 2**11}  # whole numbers up to here are exact
 
@@ -85,7 +85,7 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     ids, named = [], []
     for i, image in enumerate(target):
         value = image.get("image_id")
-        if isinstance(value, Tensor) and value.numel() == 1 and is_integer(value):
+        if isinstance(value, Tensor) and value.numel() == 1 and (is_integer(value) or value.dtype in UNSIGNED):
             value = value.item()
         if not (
             value is None or (isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63)
@@ -124,9 +124,12 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     if key not in image:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
     value = image[key]
-    if type(value) is Tensor and value.layout == torch.strided and not value.is_complex():  # the usual case, quickly
-        return value.detach() if value.requires_grad else value
-    return tensor(f"{name}[{i}]['{key}']", value)
+    usual = type(value) is Tensor and value.layout == torch.strided and not value.is_complex()
+    if not usual or value.dtype in UNSIGNED:
+        return tensor(f"{name}[{i}]['{key}']", value)
+    if value.dtype == torch.int64 and key in ("boxes", "scores", "area"):
+        exact_integers(f"{name}[{i}]['{key}']", value)
+    return value.detach() if value.requires_grad else value
 
 
 def _optional(name: str, images: Sequence[Mapping[str, Any]], counts: list[int], key: str, default: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmetrics.utilities import rank_zero_warn
 
 from map_metrics import rows
+from map_metrics.conventions import flag
 from map_metrics.detection import checks
 from map_metrics.detection.matching import Detections, GroundTruths
 from map_metrics.detection.options import DetectionOptions
@@ -130,6 +131,13 @@ def _blocks(
     return image_rows(detections, truths, *checks.image_ids(target)), detections.rounded or truths.rounded
 
 
+def _rounded_note(dtype: torch.dtype) -> str:
+    return (
+        f"Boxes came as {dtype}, beyond the range in which it holds whole pixels: they were rounded before. "
+        "Pass float32 boxes."
+    )
+
+
 def detection_map(
     preds: Sequence[Mapping[str, Any]],
     target: Sequence[Mapping[str, Any]],
@@ -173,9 +181,9 @@ def detection_map(
         class_names,
         output,
     )
-    blocks, _ = _blocks(preds, target, options, values=validate_args)
+    blocks, rounded = _blocks(preds, target, options, values=flag("validate_args", validate_args))
     result = detection_result(**{name: block.cpu() for name, block in blocks.items()}, options=options)
-    for note in result.notes().values():
+    for note in (*result.notes().values(), *([_rounded_note(rounded)] if rounded else [])):
         rank_zero_warn(note, UserWarning)
     return result.value()
 
@@ -190,7 +198,7 @@ class DetectionMAP(RowMetric):
     Args:
         box_format: ``"xyxy"``, ``"xywh"`` or ``"cxcywh"``, in pixels.
         iou_type: ``"bbox"``.
-        iou_thresholds: overlaps in (0, 1]; default ``numpy.linspace(.5, .95, 10)`` in float64.
+        iou_thresholds: overlaps in [0, 1]; default ``numpy.linspace(.5, .95, 10)`` in float64.
         rec_thresholds: recall levels in [0, 1]; default ``numpy.linspace(0, 1, 101)`` in float64.
         max_detection_thresholds: how many of the best detections of an (image, class) count, any number of caps;
             default [1, 10, 100].
@@ -250,7 +258,12 @@ class DetectionMAP(RowMetric):
             output,
         )
         names = None if options.class_names is None else sorted(options.class_names)
-        config = {"box_format": box_format, "iou_type": iou_type, "labels": names, "validate_args": validate_args}
+        config = {
+            "box_format": box_format,
+            "iou_type": iou_type,
+            "labels": names,
+            "validate_args": flag("validate_args", validate_args),
+        }
         super().__init__(config, TABLES, **kwargs)
         self.options = options
         self.validate_args = validate_args
@@ -271,11 +284,7 @@ class DetectionMAP(RowMetric):
         """
         blocks, rounded = _blocks(preds, target, self.options, values=self.validate_args)
         if rounded is not None:
-            self.warn_once(
-                "half",
-                f"Boxes came as {rounded}, beyond the range in which it holds whole pixels: they were rounded before. "
-                "Pass float32 boxes.",
-            )
+            self.warn_once("half", _rounded_note(rounded))
         self.append(**blocks)
 
     def compute(self) -> dict[str, Any] | Tensor:

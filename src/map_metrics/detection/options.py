@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
-from map_metrics.conventions import one_of
-from map_metrics.detection.protocols import PROTOCOLS, Protocol
+from map_metrics.conventions import flag, one_of
+from map_metrics.detection.protocols import PROTOCOLS, Protocol, caps, fractions
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
 
@@ -49,9 +49,8 @@ class DetectionOptions:
         one_of("box_format", box_format, BOX_FORMATS)
         one_of("iou_type", iou_type, ("bbox",))
         one_of("average", average, ("macro", "micro"))
-        for name, flag in (("class_metrics", class_metrics), ("extended_summary", extended_summary)):
-            if not isinstance(flag, bool):
-                raise ValueError(f"Argument `{name}` must be a bool, got {flag!r}")
+        flag("class_metrics", class_metrics)
+        flag("extended_summary", extended_summary)
         record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
         names = _names(class_names)
         if output is not None:
@@ -71,40 +70,12 @@ def _protocol(name: Any, iou_thresholds: Any, rec_thresholds: Any, max_detection
         one_of("protocol", name, tuple(PROTOCOLS), "or a Protocol")
     record: Protocol = name if isinstance(name, Protocol) else PROTOCOLS[name]
     if iou_thresholds is not None:
-        record = replace(record, iou_thresholds=_fractions("iou_thresholds", iou_thresholds))
+        record = replace(record, iou_thresholds=fractions("iou_thresholds", iou_thresholds))
     if rec_thresholds is not None:
-        record = replace(record, recall_thresholds=_fractions("rec_thresholds", rec_thresholds))
+        record = replace(record, recall_thresholds=fractions("rec_thresholds", rec_thresholds))
     if max_detection_thresholds is not None:
-        record = replace(record, max_detections=_caps(max_detection_thresholds))
+        record = replace(record, max_detections=caps("max_detection_thresholds", max_detection_thresholds))
     return record
-
-
-def _values(values: Any) -> list[Any]:
-    """The entries of a list, tuple, array or tensor; empty for anything else."""
-    values = values.tolist() if hasattr(values, "tolist") else values
-    return list(values) if isinstance(values, list | tuple) else []
-
-
-def _fractions(name: str, values: Any) -> tuple[float, ...]:
-    numbers = _values(values)
-    valid = all(isinstance(x, Real) and not isinstance(x, bool) and 0 <= float(x) <= 1 for x in numbers)
-    if not numbers or not valid:
-        raise ValueError(f"Argument `{name}` must be a list of numbers in [0, 1], got {values!r}")
-    if name == "iou_thresholds" and min(numbers) == 0:
-        raise ValueError(
-            f"Argument `iou_thresholds` must be above 0 (boxes that do not touch overlap by 0), got {values!r}"
-        )
-    return tuple(float(x) for x in numbers)
-
-
-def _caps(values: Any) -> tuple[int, ...]:
-    caps = _values(values)
-    valid = all(isinstance(cap, Integral) and not isinstance(cap, bool) and int(cap) > 0 for cap in caps)
-    if not caps or not valid or len(set(caps)) < len(caps):
-        raise ValueError(
-            f"Argument `max_detection_thresholds` must be a list of distinct positive ints, got {values!r}"
-        )
-    return tuple(sorted(int(cap) for cap in caps))
 
 
 def _names(names: Any) -> Mapping[int, str] | None:
@@ -112,6 +83,7 @@ def _names(names: Any) -> Mapping[int, str] | None:
         return None
     by_label = dict(enumerate(names)) if isinstance(names, list | tuple) else names
     entries = by_label.items() if isinstance(by_label, Mapping) else [(None, None)]
-    if not all(isinstance(label, int) and isinstance(name, str) for label, name in entries):
+    integral = all(isinstance(label, Integral) and not isinstance(label, bool) for label, _ in entries)
+    if not integral or not all(isinstance(name, str) for _, name in entries):
         raise ValueError(f"Argument `class_names` must be a list of names or a dict of label to name, got {names!r}")
-    return dict(by_label)
+    return {int(label): name for label, name in by_label.items()}

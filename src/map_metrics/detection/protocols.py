@@ -6,8 +6,34 @@ A protocol is a frozen record; derive your own with ``dataclasses.replace(COCO, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
+
+
+def _entries(values: Any) -> list[Any]:
+    """The entries of a list, tuple, array or tensor; empty for anything else."""
+    entries = values.tolist() if hasattr(values, "tolist") else values
+    return list(entries) if isinstance(entries, list | tuple) else []
+
+
+def fractions(name: str, values: Any) -> tuple[float, ...]:
+    """Numbers in [0, 1], one or more."""
+    numbers = _entries(values)
+    valid = all(isinstance(x, Real) and not isinstance(x, bool) and 0 <= float(x) <= 1 for x in numbers)
+    if not numbers or not valid:
+        raise ValueError(f"Argument `{name}` must be a list of numbers in [0, 1], got {values!r}")
+    return tuple(float(x) for x in numbers)
+
+
+def caps(name: str, values: Any) -> tuple[int, ...]:
+    """Distinct positive ints, ascending."""
+    numbers = _entries(values)
+    valid = all(isinstance(x, Integral) and not isinstance(x, bool) and 0 < int(x) < 2**63 for x in numbers)
+    if not numbers or not valid or len(set(numbers)) < len(numbers):
+        raise ValueError(f"Argument `{name}` must be a list of distinct positive ints, got {values!r}")
+    return tuple(sorted(int(x) for x in numbers))
 
 
 @dataclass(frozen=True)
@@ -28,6 +54,13 @@ class Protocol:
     recall_thresholds: tuple[float, ...]
     areas: tuple[tuple[str, float, float], ...]
     max_detections: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "iou_thresholds", fractions("iou_thresholds", self.iou_thresholds))
+        object.__setattr__(self, "recall_thresholds", fractions("recall_thresholds", self.recall_thresholds))
+        object.__setattr__(self, "max_detections", caps("max_detections", self.max_detections))
+        if not self.areas or any(not low <= high for _, low, high in self.areas):
+            raise ValueError(f"Argument `areas` must hold (name, low, high) with low <= high, got {self.areas!r}")
 
 
 def grid(start: float, stop: float, num: int) -> tuple[float, ...]:

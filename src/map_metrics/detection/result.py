@@ -141,6 +141,7 @@ class DetectionResult:
             "average": self.options.average,
             "num_images": self.num_images,
             "num_duplicates": self.num_duplicates,
+            "num_conflicts": self.num_conflicts,
             "num_unjudged": self.num_unjudged,
             "classes": self.per_class(),
         }

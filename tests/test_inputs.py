@@ -1,0 +1,133 @@
+"""Inputs at the edge of what an argument can be: refused by name, or taken for what they say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from map_metrics import DetectionMAP, EmbeddingMAPAtK, HashingMAPAtK, RetrievalMAP
+from map_metrics.detection.protocols import COCO
+from map_metrics.functional import average_precision, detection_map, embedding_map, hashing_map, retrieval_map
+
+T = torch.tensor
+SCORES, TARGET = T([[0.9, 0.5, 0.1]]), T([[0, 1, 0]])
+ONES, LABEL = torch.ones(1, 3), T([1])
+SIDES = {"query_labels": LABEL, "gallery_labels": LABEL, "query_ids": LABEL, "gallery_ids": LABEL}
+CODES = SIDES | {"query_codes": ONES, "gallery_codes": ONES}
+VECTORS = SIDES | {"query_embeddings": ONES, "gallery_embeddings": ONES}
+
+
+def found(boxes=((0, 0, 10, 10), (50, 0, 60, 10)), scores=(0.9, 0.8), label=torch.int64) -> list[dict]:
+    return [{"boxes": T(boxes).float(), "scores": T(scores), "labels": T((1, 1), dtype=label)}]
+
+
+def true(boxes=((0, 0, 10, 10), (50, 0, 60, 10)), labels=(1, 1), **more) -> list[dict]:
+    return [{"boxes": T(boxes).float(), "labels": T(labels), **more}]
+
+
+REFUSED = {
+    "ignore_index beyond 64 bits": (lambda: RetrievalMAP(ignore_index=2**70), "`ignore_index` .*64 bits"),
+    "ignore_index as a bool": (lambda: retrieval_map(SCORES, TARGET, ignore_index=True), "`ignore_index`"),
+    "R beyond 2^53": (lambda: average_precision(T([1]), T([1]), num_relevant=2**70), "`num_relevant` .*2\\^53"),
+    "items beyond 2^53": (lambda: average_precision(T([2**62] * 3), T([1] * 3)), "`total` .*2\\^53"),
+    "two R of a query in a batch": (
+        lambda: retrieval_map(T([0.9, 0.8]), T([1, 0]), T([0, 0]), num_relevant=T([1, 2])),
+        "`num_relevant` .*one number",
+    ),
+    "a cut-off as bytes": (lambda: RetrievalMAP(top_k=b"ab"), "`top_k`"),
+    "an aggregation without a number": (
+        lambda: retrieval_map(torch.ones(2, 2), torch.ones(2, 2), aggregation=lambda ap: ap),
+        "`aggregation` .*one number",
+    ),
+    "hashing: exclude_self as text": (
+        lambda: hashing_map(**CODES, exclude_self="no"),
+        "`exclude_self` .*True or False",
+    ),
+    "hashing: packed as 1": (lambda: hashing_map(**CODES, packed=1), "`packed` .*True or False"),
+    "embedding: exclude_self as text": (lambda: embedding_map(**VECTORS, exclude_self="no"), "`exclude_self`"),
+    "detection: validate_args as text": (lambda: DetectionMAP(validate_args="no"), "`validate_args`"),
+    "detection: a cap beyond 64 bits": (
+        lambda: DetectionMAP(max_detection_thresholds=[2**70]),
+        "`max_detection_thresholds`",
+    ),
+    "detection: a class name of True": (lambda: DetectionMAP(class_names={True: "a"}), "`class_names`"),
+    "detection: integer scores beyond 2^53": (
+        lambda: detection_map(found(scores=(2**53, 2**53 + 1)), true()),
+        "scores.*2\\^53",
+    ),
+    "detection: integer boxes beyond 2^53": (
+        lambda: detection_map([found()[0] | {"boxes": T([[0, 0, 2**53 + 1, 1]] * 2)}], true()),
+        "boxes.*2\\^53",
+    ),
+    "protocol: no thresholds": (lambda: replace(COCO, iou_thresholds=()), "`iou_thresholds`"),
+    "protocol: a threshold above 1": (lambda: replace(COCO, iou_thresholds=(1.1,)), "`iou_thresholds`"),
+    "protocol: no recalls": (lambda: replace(COCO, recall_thresholds=()), "`recall_thresholds`"),
+    "protocol: no areas": (lambda: replace(COCO, areas=()), "`areas`"),
+    "protocol: a range upside down": (lambda: replace(COCO, areas=(("all", 5.0, 1.0),)), "`areas` .*low <= high"),
+    "protocol: no caps": (lambda: replace(COCO, max_detections=()), "`max_detections`"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_by_name(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_caps_of_a_protocol_are_put_in_order():
+    for caps in ((100, 1), (1, 100)):
+        value = detection_map(found(), true(), protocol=replace(COCO, max_detections=caps))
+        assert float(value["map"]) == pytest.approx(1.0)
+        assert [key for key in value if key.startswith("mar_1")] == ["mar_1", "mar_100"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_integers_are_integers(dtype):
+    target = true(image_id=T(3, dtype=dtype))
+    target[0]["labels"] = target[0]["labels"].to(dtype)
+    assert float(detection_map(found(label=dtype), target)["map"]) == pytest.approx(1.0)
+    assert float(retrieval_map(SCORES, TARGET.to(dtype), T([[4, 4, 4]]).to(dtype))) == 0.5
+
+
+def test_scores_of_8_bits_are_scores():
+    for form in ({}, {"indexes": torch.zeros(1, 3, dtype=torch.int64)}):
+        assert float(retrieval_map(SCORES.to(torch.float8_e4m3fn), TARGET, **form)) == 0.5
+
+
+def test_numpy_scalars_are_taken_as_numbers():
+    metric = RetrievalMAP(ignore_index=np.int64(-1), top_k=np.int64(2))
+    metric.update(SCORES, TARGET)
+    assert float(metric.compute()) == 0.5
+    assert HashingMAPAtK(relevance=np.float32(0.5)).relevance.rule == 0.5
+    assert float(average_precision(T([1, 1]), T([1, 0]), num_relevant=np.int64(2))) == 0.5
+    named = DetectionMAP(
+        class_names={np.int64(1): "a"}, max_detection_thresholds=[np.int64(5)], iou_thresholds=[np.float32(0.5)]
+    )
+    named.update(found(), true(image_id=np.int64(3)))
+    assert float(named.compute()["map"]) == pytest.approx(1.0)
+    EmbeddingMAPAtK().update(ONES, LABEL, query=np.bool_(True))
+
+
+def test_half_precision_is_said_by_the_functions_too():
+    with pytest.warns(UserWarning, match="float16"):
+        retrieval_map(SCORES.half(), TARGET)
+    boxes = [side | {"boxes": side["boxes"].bfloat16() + 1000} for side in (found()[0], true()[0])]
+    with pytest.warns(UserWarning, match="bfloat16"):
+        detection_map(boxes[:1], boxes[1:])
+
+
+@pytest.mark.parametrize("table", [None, [None], "x", torch.zeros(1, 9), torch.zeros(1, 9, dtype=torch.int64), T(3)])
+def test_a_broken_table_is_neither_merged_nor_loaded(table):
+    metric = DetectionMAP()
+    metric.update(found(), true())
+    before = metric.compute()["map"]
+    metric.persistent(True)
+    broken = {**metric.metric_state, "images": table}
+    with pytest.raises(ValueError, match="`images`"):
+        metric.merge_state(broken)
+    with pytest.raises(RuntimeError, match="broken table `images`"):
+        metric.load_state_dict(broken)
+    metric._computed = None
+    assert metric.compute()["map"] == before
