@@ -12,7 +12,7 @@ import torch
 from oracles import brute, hamming, tools
 from oracles.hamming import Item
 
-from map_metrics import HashingMAPAtK
+from map_metrics import HashingMAPAtK, RetrievalMAP
 from map_metrics.functional import hashing_map
 
 BIG = 2**62
@@ -651,3 +651,73 @@ def test_several_cut_offs_and_aggregations():
         ap.update(codes, labels, query=query)
     assert hashing_map(qc, ql, gc, gl, aggregation="max") == ap.result().ap.max()
     assert hashing_map(qc, ql, gc, gl, aggregation=lambda v: v.median()) == ap.result().ap.median()
+
+
+# --- radius -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "value", "empty"), [(16, 0.582208, 5), (64, 0.010101, 294)])
+@pytest.mark.parametrize("ties", ["expected", "stable"])
+def test_precision_within_radius_2_of_the_digits(bits, value, empty, ties):
+    data = np.load(tools.DATA / "hashing" / "digits_codes.npz")
+    codes, labels = torch.from_numpy(data["codes64"][:, : bits // 8]), torch.from_numpy(data["labels"])
+    metric = HashingMAPAtK(packed=True, ties=ties)
+    metric.update(codes, labels, query=torch.arange(len(codes)) < 297)
+    result = metric.result()
+    within = result.precision_within(2)
+    assert float(within.mean()) == pytest.approx(value, abs=1e-6)
+    assert int((result.distances.total[:, :3].sum(1) == 0).sum()) == empty
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("bits", [1, 8, 70])
+def test_the_radius_curves_are_those_of_a_plain_loop(bits, exclude_self):
+    g = torch.Generator().manual_seed(bits)
+    codes, labels = torch.rand(30, bits, generator=g) < 0.5, torch.randint(0, 8, (30,), generator=g)
+    labels[3] = 99  # a query without relevant items, once it is left out itself
+    metric = HashingMAPAtK(exclude_self=exclude_self)
+    metric.update(codes[:9], labels[:9], query=True, ids=torch.arange(9))
+    metric.update(codes, labels, query=False, ids=torch.arange(30))
+    result = metric.result()
+    pairs = [
+        [
+            (int((codes[q] != codes[i]).sum()), bool(labels[q] == labels[i]))
+            for i in range(30)
+            if i != q or not exclude_self
+        ]
+        for q in range(9)
+    ]
+    precision, recall = result.radius_curve()
+    pooled_precision, pooled_recall = result.radius_curve(pooled=True)
+    judged = [row for row in pairs if any(hit for _, hit in row)]
+    everything = [pair for row in pairs for pair in row]
+    for radius in range(bits + 1):  # the last radius is the number of bits (H07)
+        share = lambda row, of: sum(h for d, h in row if d <= radius) / max(of(row), 1)  # noqa: B023, E731
+        inside = lambda row: sum(d <= radius for d, _ in row)  # noqa: B023, E731
+        hits = lambda row: sum(h for _, h in row)  # noqa: E731
+        each = [share(row, inside) for row in pairs]
+        assert result.precision_within(radius).tolist() == pytest.approx(each, abs=1e-15)
+        assert float(precision[radius]) == pytest.approx(sum(each) / len(each), abs=1e-15)
+        assert float(recall[radius]) == pytest.approx(sum(share(row, hits) for row in judged) / len(judged), abs=1e-15)
+        assert float(pooled_precision[radius]) == pytest.approx(share(everything, inside), abs=1e-15)
+        assert float(pooled_recall[radius]) == pytest.approx(share(everything, hits), abs=1e-15)
+    assert len(precision) == bits + 1
+
+
+def test_a_radius_is_a_whole_number_of_a_hashing_result():
+    metric = HashingMAPAtK()
+    metric.update(torch.ones(2, 4), torch.tensor([0, 1]), query=torch.tensor([True, False]))
+    for radius in (-1, 1.5, True, None):
+        with pytest.raises(ValueError, match=r"`radius` .*0 or more"):
+            metric.result().precision_within(radius)
+    retrieval = RetrievalMAP()
+    retrieval.update(torch.ones(1, 2), torch.ones(1, 2))
+    for call in (lambda: retrieval.result().precision_within(2), retrieval.result().radius_curve):
+        with pytest.raises(ValueError, match="hashing metric"):
+            call()
+
+
+def test_weights_of_classes_are_not_rounded_to_float32():
+    code, label = torch.ones(1, 4), torch.tensor([1])
+    value = hashing_map(code, label, code, label, relevance="weighted", label_weights=[0.7, 0.1])
+    assert float(value) == 0.1

@@ -75,9 +75,12 @@ def test_ties_give_the_mean_over_their_orders():
     result = ranked(scores, relevant)
     mean = lambda values: sum(values) / len(orders)  # noqa: E731
     for k in range(1, 8):
-        assert float(result.precision_at(k)) == pytest.approx(mean([sum(order[:k]) / k for order in orders]))
-        assert float(result.recall_at(k)) == pytest.approx(mean([sum(order[:k]) / 3 for order in orders]))
-    assert float(result.first_hit) == pytest.approx(mean([order.index(1) + 1 for order in orders]))
+        assert float(result.precision_at(k)) == pytest.approx(mean([sum(order[:k]) / k for order in orders]), abs=1e-15)
+        assert float(result.recall_at(k)) == pytest.approx(mean([sum(order[:k]) / 3 for order in orders]), abs=1e-15)
+    assert float(result.first_hit) == pytest.approx(mean([order.index(1) + 1 for order in orders]), abs=1e-15)
+    assert {column.dtype for column in (result.first_hit, result.ap, result.num_hits, *result.curve())} == {
+        torch.float64
+    }
 
 
 def test_groups_have_their_own_mean_and_count():

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from map_metrics import checks
+from map_metrics.average_precision import Groups
 from map_metrics.conventions import Conventions, flag
 from map_metrics.hamming import pack_bits
 from map_metrics.ranking import distinct_rows, fingerprints
 from map_metrics.relevance import Relevance
-from map_metrics.results import RetrievalResult
+from map_metrics.results import DistanceCounts, RetrievalResult
 from map_metrics.rows import STREAM, Block, RowMetric, header_of, pack_block, unpack_blocks
 
 QUERY, NAMED = 1, 2  # flags of a row
@@ -193,7 +194,13 @@ class GalleryMetric(RowMetric):
         raise NotImplementedError
 
 
-def gallery_result(data: Collection, groups: Any, conventions: Conventions, own: SelfMatches) -> RetrievalResult:
+def gallery_result(
+    data: Collection,
+    groups: Groups,
+    conventions: Conventions,
+    own: SelfMatches,
+    distances: DistanceCounts | None = None,
+) -> RetrievalResult:
     """The result of ranked queries."""
     queries = data.queries
     return RetrievalResult(
@@ -204,4 +211,5 @@ def gallery_result(data: Collection, groups: Any, conventions: Conventions, own:
         num_duplicates=data.duplicates,
         num_self=len(own.query),
         num_conflicts=data.conflicts,
+        distances=distances,
     )

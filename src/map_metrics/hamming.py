@@ -38,7 +38,7 @@ def as_words(rows: Tensor) -> Words:
     return np.ascontiguousarray(rows.numpy().T).view(np.uint64)
 
 
-def distances(query: Words, gallery: Words, bits: int) -> npt.NDArray[np.integer]:
+def code_distances(query: Words, gallery: Words, bits: int) -> npt.NDArray[np.integer]:
     """Distances (n,) of one code (w,) to a gallery (w, n), in the narrowest dtype that holds ``bits``."""
     dtype = np.uint8 if bits < 256 else np.int16
     total: npt.NDArray[np.integer] = np.bitwise_count(gallery[0] ^ query[0]).astype(dtype, copy=False)

@@ -25,37 +25,49 @@ from map_metrics.gallery import (
     relevance_conventions,
     self_matches,
 )
-from map_metrics.hamming import Part, as_words, distances, histograms, pack_bits, pack_bytes
+from map_metrics.hamming import Part, as_words, code_distances, histograms, pack_bits, pack_bytes
 from map_metrics.relevance import Relevance, with_label
-from map_metrics.results import RetrievalResult
+from map_metrics.results import DistanceCounts, RetrievalResult
 from map_metrics.rows import Block, unpack_blocks
 
 # --- rows -> groups ---------------------------------------------------------------------------------------------------
 
 
-def _groups_by_distance(data: Collection, relevance: Relevance, own: SelfMatches) -> Groups:
-    """Tie groups of equal distance: two histograms a query, and one more for each of its labels where gains differ."""
-    queries, gallery = as_words(data.queries.data), as_words(data.gallery.data)
-    mine, theirs = data.queries.labels, data.gallery.labels
-    between = torch.from_numpy(
-        np.bitwise_count(queries[:, own.query.numpy()] ^ gallery[:, own.item.numpy()]).sum(0, dtype=np.int64)
-    )
+class _Counter:
+    """Counts, for each query, the gallery items at each distance; a query's own item left out."""
 
-    def count(parts: Iterable[tuple[Tensor, Tensor]], self_counts: Tensor) -> Tensor:
-        ready = (Part(rows, np.ascontiguousarray(gallery[:, items.numpy()])) for rows, items in parts)
-        histogram = histograms(queries, ready, data.width)
-        histogram[own.query, between] -= self_counts.long()
+    def __init__(self, data: Collection, own: SelfMatches) -> None:
+        self.queries, self.gallery = as_words(data.queries.data), as_words(data.gallery.data)
+        self.width, self.own = data.width, own
+        mine, theirs = self.queries[:, own.query.numpy()], self.gallery[:, own.item.numpy()]
+        self.between = torch.from_numpy(np.bitwise_count(mine ^ theirs).sum(0, dtype=np.int64))
+
+    def __call__(self, parts: Iterable[tuple[Tensor, Tensor]], own_counts: Tensor) -> Tensor:
+        """(Q, bits + 1) counts of (queries, items) parts; ``own_counts`` says which own items are among them."""
+        ready = (Part(rows, np.ascontiguousarray(self.gallery[:, items.numpy()])) for rows, items in parts)
+        histogram = histograms(self.queries, ready, self.width)
+        histogram[self.own.query, self.between] -= own_counts.long()
         return histogram
 
+
+def _count_distances(data: Collection, relevance: Relevance, count: _Counter) -> DistanceCounts:
+    mine, theirs, own = data.queries.labels, data.gallery.labels, count.own
     everyone = (torch.arange(len(mine)), torch.arange(len(theirs)))
     total = count([everyone], torch.ones(len(own.query)))
     relevant = count(relevance.parts(mine, theirs), relevance.related(mine[own.query], theirs[own.item]))
-    groups = groups_from_counts(total, relevant)
+    return DistanceCounts(total, relevant)
+
+
+def _groups_by_distance(counts: DistanceCounts, data: Collection, relevance: Relevance, count: _Counter) -> Groups:
+    """Tie groups of equal distance; where gains differ, one more histogram for each label."""
+    groups = groups_from_counts(*counts)
     if not relevance.weighted:
         return groups
-    gain = torch.zeros(total.shape, dtype=torch.float64)
+    mine, theirs, own = data.queries.labels, data.gallery.labels, count.own
+    gain = torch.zeros(counts.total.shape, dtype=torch.float64)
     if mine.ndim == 1:
-        gain += relevant * torch.tensor([relevance.weight(label) for label in mine.tolist()])[:, None]
+        weights = [relevance.weight(label) for label in mine.tolist()]
+        gain += counts.relevant * torch.tensor(weights, dtype=torch.float64)[:, None]
     else:
         for label in range(data.label_columns):
             held, holding = with_label(mine, label), with_label(theirs, label)
@@ -63,7 +75,7 @@ def _groups_by_distance(data: Collection, relevance: Relevance, own: SelfMatches
             gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item])
     before = torch.zeros_like(gain)
     before[:, 1:] = gain.cumsum(1)[:, :-1]
-    place = relevant.nonzero(as_tuple=True)
+    place = counts.relevant.nonzero(as_tuple=True)
     return groups._replace(gain=gain[place], gain_before=before[place])
 
 
@@ -78,7 +90,7 @@ def _groups_in_order(data: Collection, relevance: Relevance, own: SelfMatches) -
         relevant = np.zeros(gallery.shape[1], bool)
         relevant[items.numpy()] = True
         for row in rows.tolist():
-            order = np.argsort(distances(queries[:, row], gallery, data.width), kind="stable")
+            order = np.argsort(code_distances(queries[:, row], gallery, data.width), kind="stable")
             if row in self_of:
                 order = order[order != self_of[row]]
             ranks[row] = torch.from_numpy(relevant[order].nonzero()[0])
@@ -95,8 +107,13 @@ def hashing_result(
     """The result behind the blocks of the stream."""
     data = collect(blocks, "codes")
     own = self_matches(data) if exclude_self else NO_MATCHES
-    build = _groups_in_order if conventions.ties == "stable" else _groups_by_distance
-    return gallery_result(data, build(data, relevance, own), conventions, own)
+    count = _Counter(data, own)
+    distances = _count_distances(data, relevance, count)
+    if conventions.ties == "stable":
+        groups = _groups_in_order(data, relevance, own)
+    else:
+        groups = _groups_by_distance(distances, data, relevance, count)
+    return gallery_result(data, groups, conventions, own, distances)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------

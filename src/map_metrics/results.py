@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,13 @@ from map_metrics.average_precision import (
 from map_metrics.conventions import Conventions
 
 
+class DistanceCounts(NamedTuple):
+    """Items, and relevant items, at each Hamming distance 0 .. bits of each query: (Q, bits + 1) int64."""
+
+    total: Tensor
+    relevant: Tensor
+
+
 @dataclass(frozen=True, repr=False)
 class RetrievalResult:
     """The queries behind a mean average precision.
@@ -34,6 +41,7 @@ class RetrievalResult:
         num_duplicates: rows (or queries) left out because their ids had been seen.
         num_self: self matches taken out of the rankings (hashing with ``exclude_self``).
         num_conflicts: how many of the duplicates differed from the copy that was kept.
+        distances: of a hashing metric, the counts at each Hamming distance; else None.
     """
 
     groups: Groups
@@ -43,6 +51,7 @@ class RetrievalResult:
     num_duplicates: int = 0
     num_self: int = 0
     num_conflicts: int = 0
+    distances: DistanceCounts | None = None
 
     @property
     def num_relevant(self) -> Tensor:
@@ -99,7 +108,7 @@ class RetrievalResult:
         groups = self.groups
         first = torch.ones_like(groups.query, dtype=torch.bool)
         first[1:] = groups.query[1:] != groups.query[:-1]
-        rank = groups.before.double() + (groups.total + 1) / (groups.relevant + 1)
+        rank = groups.before + (groups.total.double() + 1) / (groups.relevant + 1)
         ranks = torch.full((len(self.query),), torch.nan, dtype=torch.float64)
         return ranks.index_put((groups.query[first],), rank[first])
 
@@ -119,8 +128,42 @@ class RetrievalResult:
         if not isinstance(points, int) or isinstance(points, bool) or points < 2:
             raise ValueError(f"Argument `points` must be an int of 2 or more, got {points!r}")
         precision = precision_recall_curve(self.groups, points)[:, self.num_relevant > 0]
-        means = [math.fsum(row.tolist()) / max(len(row), 1) for row in precision]
-        return torch.from_numpy(np.linspace(0, 1, points)), torch.tensor(means, dtype=torch.float64)
+        return torch.from_numpy(np.linspace(0, 1, points)), _column_means(precision.T)
+
+    def precision_within(self, radius: int) -> Tensor:
+        """(Q,) float64: the share of relevant items among those within a Hamming radius; 0 where there are none.
+
+        Raises:
+            ValueError: if the result is not of a hashing metric, or the radius not a whole number >= 0.
+        """
+        if not isinstance(radius, int) or isinstance(radius, bool) or radius < 0:
+            raise ValueError(f"Argument `radius` must be an int of 0 or more, got {radius!r}")
+        total, relevant = (column[:, : radius + 1].sum(1).double() for column in self._distances())
+        return relevant / total.clamp(min=1)
+
+    def radius_curve(self, *, pooled: bool = False) -> tuple[Tensor, Tensor]:
+        """Precision and recall at every Hamming radius 0 .. bits, (bits + 1,) float64 each.
+
+        Args:
+            pooled: count all pairs of all queries together (DCMH, ITQ); otherwise the mean over the queries, where an
+                empty ball has precision 0, and recall is over the queries that have a relevant item.
+
+        Raises:
+            ValueError: if the result is not of a hashing metric.
+        """
+        total, relevant = (column.cumsum(1).double() for column in self._distances())  # whole numbers, so exact
+        if pooled:
+            pairs, hits = total.sum(0), relevant.sum(0)
+            return hits / pairs.clamp(min=1), hits / self.num_relevant.sum().clamp(min=1)
+        judged = self.num_relevant > 0
+        precision = relevant / total.clamp(min=1)
+        recall = (relevant / self.num_relevant.clamp(min=1)[:, None])[judged]
+        return _column_means(precision), _column_means(recall)
+
+    def _distances(self) -> DistanceCounts:
+        if self.distances is None:
+            raise ValueError("A Hamming radius needs the result of a hashing metric; this one has no distances")
+        return self.distances
 
     def by_group(self, groups: Sequence[Hashable] | Tensor) -> dict[Hashable, dict[str, float]]:
         """Mean AP (at the first ``top_k``) and number of queries of each group; skipped queries are left out.
@@ -232,6 +275,12 @@ def _json(values: list[Any]) -> list[Any]:
 def _plain(value: Any) -> Any:
     """A convention as plain Python: of a function its name."""
     return getattr(value, "__name__", type(value).__name__) if callable(value) else value
+
+
+def _column_means(values: Tensor) -> Tensor:
+    """Mean of each column, whatever the order of the rows."""
+    means = [math.fsum(column) / max(len(column), 1) for column in values.T.tolist()]
+    return torch.tensor(means, dtype=torch.float64)
 
 
 def _cutoff(k: Any) -> int:
