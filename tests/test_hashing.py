@@ -721,3 +721,16 @@ def test_weights_of_classes_are_not_rounded_to_float32():
     code, label = torch.ones(1, 4), torch.tensor([1])
     value = hashing_map(code, label, code, label, relevance="weighted", label_weights=[0.7, 0.1])
     assert float(value) == 0.1
+
+
+@pytest.mark.parametrize("relevance", ["any", "weighted"])
+@pytest.mark.parametrize("top_k", [None, 4])
+def test_chance_is_the_value_of_codes_that_say_nothing(relevance, top_k):
+    g = torch.Generator().manual_seed(0)
+    codes, labels = torch.rand(20, 12, generator=g) < 0.5, torch.rand(20, 3, generator=g) < 0.4
+    weights = [0.7, 2.0, 0.1] if relevance == "weighted" else None
+    kwargs = {"relevance": relevance, "label_weights": weights, "top_k": top_k}
+    metric = HashingMAPAtK(**kwargs)
+    metric.update(codes, labels, query=torch.arange(20) < 6)
+    constant = torch.ones(20, 12)
+    close(metric.result().chance, float(hashing_map(constant[:6], labels[:6], constant[6:], labels[6:], **kwargs)))
