@@ -126,6 +126,19 @@ def test_repeated_samples_count_once(case):
     assert_same(case.value(shuffled(batches + batches + singles(batches), 0)), one_process(case.name))
 
 
+@every
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_of_torch_does_not_show(case, dtype):
+    """A Python float times an int64 tensor, or the quotient of two, is of the default dtype."""
+    metric = fed(case.make(), case.batches())
+    torch.set_default_dtype(dtype)
+    try:
+        value = metric.compute()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same(value, one_process(case.name))
+
+
 def contrary(batch: Batch) -> Batch:
     """The same samples by their ids, with the opposite content."""
     if "codes" in batch:

@@ -72,7 +72,7 @@ def _groups_by_distance(counts: DistanceCounts, data: Collection, relevance: Rel
         for label in range(data.label_columns):
             held, holding = with_label(mine, label), with_label(theirs, label)
             part = (held.nonzero()[:, 0], holding.nonzero()[:, 0])
-            gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item])
+            gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item]).double()
     before = torch.zeros_like(gain)
     before[:, 1:] = gain.cumsum(1)[:, :-1]
     place = counts.relevant.nonzero(as_tuple=True)

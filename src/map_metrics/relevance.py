@@ -89,7 +89,7 @@ class Relevance:
         shared, gain = mine & theirs, torch.zeros(len(mine), dtype=torch.float64)
         columns = 64 * mine.shape[1] if self.label_weights is None else len(self.label_weights)
         for label in range(columns):
-            gain += self.weight(label) * with_label(shared, label)
+            gain += self.weight(label) * with_label(shared, label).double()
         return gain
 
     def parts(self, queries: Tensor, gallery: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
