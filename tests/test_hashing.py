@@ -734,3 +734,11 @@ def test_chance_is_the_value_of_codes_that_say_nothing(relevance, top_k):
     metric.update(codes, labels, query=torch.arange(20) < 6)
     constant = torch.ones(20, 12)
     close(metric.result().chance, float(hashing_map(constant[:6], labels[:6], constant[6:], labels[6:], **kwargs)))
+
+
+@pytest.mark.parametrize("bits", [255, 256, 257, 2**15 - 1, 2**15, 2**16 + 1])
+@pytest.mark.parametrize("ties", ["expected", "stable"])
+def test_the_largest_distance_of_any_width_is_counted(bits, ties):
+    gallery = torch.stack([torch.zeros(bits), torch.ones(bits), (torch.arange(bits) == 0).float()])
+    value = hashing_map(torch.zeros(1, bits), torch.tensor([7]), gallery, torch.tensor([7, 7, 3]), ties=ties)
+    close(value, (1 + 2 / 3) / 2)

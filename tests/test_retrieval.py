@@ -17,6 +17,7 @@ from sklearn.metrics import average_precision_score
 
 from map_metrics import RetrievalMAP, average_precision
 from map_metrics.functional import retrieval_map
+from map_metrics.ranking import fingerprints
 
 INF = math.inf
 BIG = 2**62
@@ -1063,3 +1064,12 @@ def test_the_metric_is_the_shared_maths():
     scores, target = torch.tensor([[5, 5, 3, 2, 2, 2]]), torch.tensor([[1, 0, 1, 0, 1, 1]])
     total, relevant = torch.tensor([2, 1, 3]), torch.tensor([1, 1, 2])
     assert torch.equal(retrieval_map(scores, target), average_precision(total, relevant))
+
+
+def test_fingerprints_tell_rows_apart_whose_sums_and_weighted_sums_agree():
+    """They decide which of two conflicting copies is kept: a collision would leave it to the order of the ranks."""
+    rows = torch.tensor(list(itertools.product(range(6), repeat=4)))
+    assert len(fingerprints(rows, torch.ones(len(rows), dtype=torch.int64)).unique()) == len(rows)
+    pairs = torch.cat([rows[:-1], rows[1:]], 1).view(-1, 4)  # the same two rows in the other order are other groups
+    both = torch.cat([pairs, pairs.view(-1, 2, 4).flip(1).reshape(-1, 4)])
+    assert len(fingerprints(both, torch.full((len(both) // 2,), 2)).unique()) == len(both) // 2

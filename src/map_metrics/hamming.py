@@ -38,16 +38,20 @@ def as_words(rows: Tensor) -> Words:
     return np.ascontiguousarray(rows.numpy().T).view(np.uint64)
 
 
+def _dtype_of(bits: int) -> type[np.integer]:
+    """The narrowest dtype that holds distances of up to ``bits`` and that torch counts."""
+    return np.uint8 if bits < 2**8 else np.int16 if bits < 2**15 else np.int32
+
+
 def code_distances(query: Words, gallery: Words, bits: int) -> npt.NDArray[np.integer]:
     """Distances (n,) of one code (w,) to a gallery (w, n), in the narrowest dtype that holds ``bits``."""
-    dtype = np.uint8 if bits < 256 else np.int16
-    total: npt.NDArray[np.integer] = np.bitwise_count(gallery[0] ^ query[0]).astype(dtype, copy=False)
+    total: npt.NDArray[np.integer] = np.bitwise_count(gallery[0] ^ query[0]).astype(_dtype_of(bits), copy=False)
     for word, code in zip(gallery[1:], query[1:], strict=True):
         total += np.bitwise_count(word ^ code)
     return total
 
 
-class _Counter:
+class _Histogram:
     """Histogram of one query at a time against a fixed gallery; the buffers are reused."""
 
     def __init__(self, gallery: Words, bits: int) -> None:
@@ -56,7 +60,7 @@ class _Counter:
         self.bits = bits
         self.xor = np.empty(min(n, _BLOCK), np.uint64)
         self.count = np.empty(min(n, _BLOCK), np.uint8)
-        self.distance = self.count if gallery.shape[0] == 1 else np.empty(len(self.count), np.int16)
+        self.distance = self.count if gallery.shape[0] == 1 else np.empty(len(self.count), _dtype_of(bits))
 
     def add(self, query: Words, histogram: npt.NDArray[np.int64]) -> None:
         for block in self.blocks:
@@ -87,7 +91,7 @@ def histograms(queries: Words, parts: Iterator[Part], bits: int) -> Tensor:
     total = np.zeros((queries.shape[1], bits + 1), np.int64)  # torch's inference mode ends at the thread
 
     def count(part: Part) -> None:
-        counter = _Counter(part.codes, bits)
+        counter = _Histogram(part.codes, bits)
         for row in part.queries.tolist():
             counter.add(queries[:, row], total[row])
 

@@ -79,10 +79,11 @@ def fingerprints(table: Tensor, counts: Tensor) -> Tensor:
     """
     group = torch.repeat_interleave(torch.arange(len(counts)), counts)
     place = torch.arange(len(group)) - (counts.cumsum(0) - counts)[group]
-    odd = 2 * torch.arange(1, table.shape[1] + 1) + 0x5851F42D4C957F2D
-    mixed = (table * odd).sum(1)
-    mixed = (mixed ^ (mixed >> 29)) * (2 * place + 0x14057B7EF767814F)
-    return torch.zeros_like(counts).scatter_add_(0, group, mixed ^ (mixed >> 32))
+    mixed = place * 0x14057B7EF767814F
+    for column in table.unbind(1):  # not a weighted sum: (0, 2, 1) and (1, 0, 2) must differ
+        mixed = (mixed ^ column) * 0x5851F42D4C957F2D
+        mixed = mixed ^ (mixed >> 29)
+    return torch.zeros_like(counts).scatter_add_(0, group, mixed * 0x2545F4914F6CDD1D)
 
 
 def descending_key(score: Tensor) -> tuple[Tensor, int]:

@@ -713,3 +713,12 @@ def test_coco100_in_batches(seed):
     assert [float(number) for number in metric.compute().values()] == [expected[name] for name in names]
     assert float(metric.compute()["map"]) == 0.5045806987249628
     assert (metric.result().num_images, int(metric.result().num_ground_truths.sum())) == (100, 839 - 9)
+
+
+def test_output_takes_exactly_the_keys_of_compute():
+    protocol = replace(COCO, areas=(("all", 0.0, 1e10), ("tiny", 0.0, 100.0)), max_detections=(5, 7))
+    numbers = value([found((B10, 0.9))], [true(B10)], protocol=protocol)
+    for key, number in numbers.items():
+        assert_same(value([found((B10, 0.9))], [true(B10)], protocol=protocol, output=key), number)
+    with pytest.raises(ValueError, match="`output`"):
+        DetectionMAP(protocol=protocol, output="map_small")
