@@ -525,6 +525,7 @@ REFUSED = {  # constructor, update's arguments, what the message names
     "real values": ({}, update(codes=C * 0.3), r"`codes` .*4 other values.*`codes > 0`.*codes\[0, 0\] = 0.3"),
     "one real value": ({}, update(codes=C + torch.eye(2, 3) * 1e-7), "`codes` .*2 other values"),
     "other integers": ({}, update(codes=C * 255), "`codes` .*4 other values"),
+    "255 is not -1": ({}, update(codes=torch.where(C > 0, C, 255).to(torch.uint8)), "`codes` .*other values"),
     "NaN": ({}, update(codes=C * math.nan), "`codes` .*other values"),
     "1-d codes": ({}, update(codes=C[0], labels=L[:1]), r"`codes` .*\(n, bits\), got \(3,\)"),
     "3-d codes": ({}, update(codes=C[None]), r"`codes` .*\(n, bits\), got \(1, 2, 3\)"),

@@ -229,19 +229,23 @@ def codes(value: Any, packed: bool) -> Tensor:
         return value
     if value.dtype == torch.bool:
         return value
-    one, zero, minus = value == 1, value == 0, value == -1
+    one = value == 1
+    minus = _widened(value) == -1 if value.dtype == torch.uint8 else value == -1
+    if bool((one | minus).all()):
+        return one
+    zero = value == 0
+    if bool((one | zero).all()):
+        return one
     other = ~(one | zero | minus)
     if bool(other.any()):
         raise ValueError(
             f"Argument `codes` must hold +-1, 0/1 or bool, got {int(other.sum())} other values; threshold real-valued "
             f"codes first, for example `codes > 0`. {_first('codes', other, value)}"
         )
-    if bool(zero.any()) and bool(minus.any()):
-        raise ValueError(
-            f"Argument `codes` must hold either +-1 or 0/1, got {int(zero.sum())} zeros among +-1 (`sign(0)` is 0); "
-            f"threshold them first, for example `codes > 0`. {_first('codes', zero, value)}"
-        )
-    return one
+    raise ValueError(
+        f"Argument `codes` must hold either +-1 or 0/1, got {int(zero.sum())} zeros among +-1 (`sign(0)` is 0); "
+        f"threshold them first, for example `codes > 0`. {_first('codes', zero, value)}"
+    )
 
 
 def _first(name: str, bad: Tensor, value: Tensor) -> str:

@@ -31,7 +31,7 @@ from map_metrics.gallery import (
 from map_metrics.ranking import count_reaching, levels_of, rank_matrix
 from map_metrics.relevance import Relevance
 from map_metrics.results import RetrievalResult
-from map_metrics.rows import Block, unpack_blocks
+from map_metrics.rows import CPU, Block, compute_device, unpack_blocks
 
 SIMILARITIES = ("cosine", "dot", "euclidean")
 _QUERIES, _ITEMS = 64, 1 << 13  # queries and gallery items of one product: 4 MB
@@ -61,6 +61,10 @@ class Vectors(NamedTuple):
     queries: Tensor
     gallery: Tensor
     offset: Tensor
+
+    def to(self, device: torch.device) -> Vectors:
+        """The same vectors elsewhere: exact products are the same on every device."""
+        return Vectors(*(column.to(device) for column in self))
 
 
 def exact_vectors(queries: Tensor, gallery: Tensor, similarity: str) -> Vectors:
@@ -118,28 +122,40 @@ def _blocks(
     """The whole gallery against some queries, a part at a time."""
     matched = (own.query >= rows.start) & (own.query < rows.stop)
     query, item = own.query[matched] - rows.start, own.item[matched]
-    mine = data.queries.labels[rows][:, None]
+    mine, device = data.queries.labels[rows][:, None], vectors.gallery.device
     for start in range(0, len(vectors.gallery), step):
         part = slice(start, start + step)
         similarity = vectors.queries[rows] @ vectors.gallery[part].T - vectors.offset[part]
         theirs = data.gallery.labels[part]
-        related = relevance.related(mine, theirs[None]) if theirs.ndim == 2 else mine == theirs
+        if theirs.ndim == 2:
+            related = relevance.related(mine, theirs[None]).to(device)
+        else:
+            related = mine.to(device) == theirs.to(device)
         inside = (item >= start) & (item < start + step)
         similarity[query[inside], item[inside] - start] = -torch.inf
         related[query[inside], item[inside] - start] = False
         yield _Block(similarity, related)
 
 
-def embedding_groups(data: Collection, similarity: str, relevance: Relevance, own: SelfMatches, stable: bool) -> Groups:
+def embedding_groups(
+    data: Collection,
+    similarity: str,
+    relevance: Relevance,
+    own: SelfMatches,
+    stable: bool,
+    device: torch.device = CPU,
+) -> Groups:
     """Tie groups of equal similarity: the relevant similarities first, then a count of what stands above each.
 
-    Memory follows the relevant items of 64 queries, never queries x gallery.
+    Memory follows the relevant items of some queries (64 on the CPU), never queries x gallery. Products and counts are
+    made on ``device``; the groups are on the CPU.
     """
     queries, gallery = (unpack_floats(side.data, data.width) for side in (data.queries, data.gallery))
-    vectors = exact_vectors(queries, gallery, similarity)
+    vectors = exact_vectors(queries, gallery, similarity).to(device)  # rounded on the CPU: sums have an order there
     parts = []
-    for start in range(0, len(vectors.queries), _QUERIES):
-        rows = slice(start, min(start + _QUERIES, len(vectors.queries)))
+    step = _QUERIES if device.type == "cpu" else 16 * _QUERIES
+    for start in range(0, len(vectors.queries), step):
+        rows = slice(start, min(start + step, len(vectors.queries)))
         groups = (_in_order if stable else _by_counting)(vectors, data, relevance, own, rows)
         parts.append(groups._replace(query=groups.query + start))
     return _concatenate(parts)
@@ -192,7 +208,7 @@ def _numbered(blocks: Iterator[_Block]) -> Iterator[tuple[int, _Block]]:
 
 def _relevant_items(block: _Block, start: int) -> tuple[Tensor, Tensor, Tensor]:
     query, item = block.relevant.nonzero(as_tuple=True)
-    return query, item + start, block.similarity[query, item]
+    return query.cpu(), item.cpu() + start, block.similarity[query, item].cpu()
 
 
 def _with_gains(groups: Groups, place: Tensor, query: Tensor, value: Tensor, gain: Tensor) -> Groups:
@@ -220,12 +236,17 @@ def _concatenate(parts: list[Groups]) -> Groups:
 
 
 def embedding_result(
-    blocks: list[Block], similarity: str, conventions: Conventions, relevance: Relevance, exclude_self: bool
+    blocks: list[Block],
+    similarity: str,
+    conventions: Conventions,
+    relevance: Relevance,
+    exclude_self: bool,
+    device: torch.device = CPU,
 ) -> RetrievalResult:
     """The result behind the blocks of the stream."""
     data = collect(blocks, "embeddings")
     own = self_matches(data) if exclude_self else NO_MATCHES
-    groups = embedding_groups(data, similarity, relevance, own, conventions.ties == "stable")
+    groups = embedding_groups(data, similarity, relevance, own, conventions.ties == "stable", device)
     return gallery_result(data, groups, conventions, own)
 
 
@@ -307,7 +328,8 @@ def embedding_map(
             (gallery_embeddings, gallery_labels, False, gallery_ids),
         )
     ]
-    result = embedding_result(unpack_blocks(torch.cat(stream)), similarity, conventions, rule, exclude_self)
+    device = compute_device(query_embeddings.device)
+    result = embedding_result(unpack_blocks(torch.cat(stream)), similarity, conventions, rule, exclude_self, device)
     for note in result.notes().values():
         rank_zero_warn(note, UserWarning)
     return result.value()
@@ -399,4 +421,5 @@ class EmbeddingMAPAtK(GalleryMetric):
         self._add(block, "embeddings")
 
     def _result_of(self, blocks: list[Block]) -> RetrievalResult:
-        return embedding_result(blocks, self.similarity, self.conventions, self.relevance, self.exclude_self)
+        device = compute_device(self.device)
+        return embedding_result(blocks, self.similarity, self.conventions, self.relevance, self.exclude_self, device)

@@ -25,10 +25,10 @@ from map_metrics.gallery import (
     relevance_conventions,
     self_matches,
 )
-from map_metrics.hamming import Part, as_words, code_distances, histograms, pack_bits, pack_bytes
+from map_metrics.hamming import Part, as_words, code_distances, histograms, histograms_by_product, pack_bits, pack_bytes
 from map_metrics.relevance import Relevance, with_label
 from map_metrics.results import DistanceCounts, RetrievalResult
-from map_metrics.rows import Block, unpack_blocks
+from map_metrics.rows import CPU, Block, compute_device, unpack_blocks
 
 # --- rows -> groups ---------------------------------------------------------------------------------------------------
 
@@ -36,16 +36,19 @@ from map_metrics.rows import Block, unpack_blocks
 class _Counter:
     """Counts, for each query, the gallery items at each distance; a query's own item left out."""
 
-    def __init__(self, data: Collection, own: SelfMatches) -> None:
+    def __init__(self, data: Collection, own: SelfMatches, device: torch.device) -> None:
         self.queries, self.gallery = as_words(data.queries.data), as_words(data.gallery.data)
-        self.width, self.own = data.width, own
+        self.width, self.own, self.device = data.width, own, device
         mine, theirs = self.queries[:, own.query.numpy()], self.gallery[:, own.item.numpy()]
         self.between = torch.from_numpy(np.bitwise_count(mine ^ theirs).sum(0, dtype=np.int64))
 
     def __call__(self, parts: Iterable[tuple[Tensor, Tensor]], own_counts: Tensor) -> Tensor:
         """(Q, bits + 1) counts of (queries, items) parts; ``own_counts`` says which own items are among them."""
         ready = (Part(rows, np.ascontiguousarray(self.gallery[:, items.numpy()])) for rows, items in parts)
-        histogram = histograms(self.queries, ready, self.width)
+        if self.device.type == "cpu":
+            histogram = histograms(self.queries, ready, self.width)
+        else:
+            histogram = histograms_by_product(self.queries, ready, self.width, self.device)
         histogram[self.own.query, self.between] -= own_counts.long()
         return histogram
 
@@ -102,12 +105,16 @@ def _groups_in_order(data: Collection, relevance: Relevance, own: SelfMatches) -
 
 
 def hashing_result(
-    blocks: list[Block], conventions: Conventions, relevance: Relevance, exclude_self: bool
+    blocks: list[Block],
+    conventions: Conventions,
+    relevance: Relevance,
+    exclude_self: bool,
+    device: torch.device = CPU,
 ) -> RetrievalResult:
-    """The result behind the blocks of the stream."""
+    """The result behind the blocks of the stream; distances are counted on ``device``."""
     data = collect(blocks, "codes")
     own = self_matches(data) if exclude_self else NO_MATCHES
-    count = _Counter(data, own)
+    count = _Counter(data, own, device)
     distances = _count_distances(data, relevance, count)
     if conventions.ties == "stable":
         groups = _groups_in_order(data, relevance, own)
@@ -189,7 +196,8 @@ def hashing_map(
             (gallery_codes, gallery_labels, False, gallery_ids),
         )
     ]
-    result = hashing_result(unpack_blocks(torch.cat(stream)), conventions, rule, exclude_self)
+    device = compute_device(query_codes.device)
+    result = hashing_result(unpack_blocks(torch.cat(stream)), conventions, rule, exclude_self, device)
     for note in result.notes().values():
         rank_zero_warn(note, UserWarning)
     return result.value()
@@ -275,4 +283,5 @@ class HashingMAPAtK(GalleryMetric):
         self._add(_block(codes, labels, query, ids, relevance=self.relevance, packed=self.packed), "codes")
 
     def _result_of(self, blocks: list[Block]) -> RetrievalResult:
-        return hashing_result(blocks, self.conventions, self.relevance, self.exclude_self)
+        device = compute_device(self.device)
+        return hashing_result(blocks, self.conventions, self.relevance, self.exclude_self, device)

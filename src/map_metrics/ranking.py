@@ -151,21 +151,22 @@ def rank_matrix(score: Tensor, relevant: Tensor, *, stable: bool = False) -> Gro
 
     Args:
         score: (Q, N) float32 or float64, larger is better; -inf where an item was not retrieved: it counts in
-            ``num_relevant`` if relevant and never ranks.
-        relevant: (Q, N) bool.
+            ``num_relevant`` if relevant and never ranks. What is not on the CPU is counted where it is.
+        relevant: (Q, N) bool, on the same device.
         stable: ties in column order, every item a group of its own.
     """
     num_queries, num_columns = score.shape
-    query, column = relevant.nonzero(as_tuple=True)
+    where = relevant.nonzero(as_tuple=True)
+    query, value = where[0].cpu(), score[where].cpu()
     num_relevant = torch.bincount(query, minlength=num_queries)
     num_items = torch.full_like(num_relevant, num_columns)
     if score.numel() and float(score.min()) == -torch.inf:
-        num_items = (score > -torch.inf).sum(1)
-        found = score[query, column] > -torch.inf
-        query, column = query[found], column[found]
+        num_items = (score > -torch.inf).sum(1).cpu()
+        found = value > -torch.inf
+        query, value = query[found], value[found]
     if stable:
-        return _rank_in_column_order(score, relevant, num_relevant)
-    level_query, level, count = levels_of(query, score[query, column])
+        return _rank_in_column_order(score.cpu(), relevant.cpu(), num_relevant)
+    level_query, level, count = levels_of(query, value)
     place = torch.arange(len(level_query)) - torch.searchsorted(level_query, level_query)
     before, total = torch.empty_like(count), torch.empty_like(count)
     step = max(1, _BLOCK // max(1, num_columns))
@@ -199,7 +200,10 @@ def count_reaching(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> 
     """How many items of each level's row stand above it, and at or above it.
 
     Few levels in a long row are compared one by one, at 0.13 ns an element; otherwise the row is sorted (40 ns).
+    Scores may be on another device; all else, and the counts, are on the CPU.
     """
+    if score.device.type != "cpu":
+        return count_by_search(score, row, place, level)
     num_columns = score.shape[1]
     width = int(place.max()) + 1
     if num_columns >= 4096 and width <= 64:
@@ -212,4 +216,19 @@ def count_reaching(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> 
     ladder[row, place] = level
     ascending = torch.from_numpy(np.sort(score.numpy(), axis=1))
     counts = [num_columns - torch.searchsorted(ascending, ladder, right=right)[row, place] for right in (True, False)]
+    return counts[0], counts[1]
+
+
+def count_by_search(score: Tensor, row: Tensor, place: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+    """The counts of :func:`count_reaching` in few large operations, as a GPU likes them: one search for each item."""
+    size, width = len(score), int(place.max()) + 1
+    ladder = torch.full((size, width), -torch.inf, dtype=score.dtype)
+    ladder[row, width - 1 - place] = level  # ascending
+    ladder = ladder.to(score.device)
+    first_cell = torch.arange(size, device=score.device)[:, None] * (width + 1)
+    counts = []
+    for right in (False, True):  # levels below an item; at or below it
+        cell = torch.searchsorted(ladder, score, right=right) + first_cell
+        items = torch.bincount(cell.view(-1), minlength=size * (width + 1)).view(size, width + 1)
+        counts.append(items.flip(1).cumsum(1).flip(1).cpu()[row, width - place])
     return counts[0], counts[1]

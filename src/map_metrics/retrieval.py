@@ -53,12 +53,14 @@ def matrix_rows(
         score = score.double()
     elif score.dtype not in (torch.float32, torch.float64):
         score = score.float()
-    score, relevant = (score if largest else -score).cpu(), relevant.cpu()
+    device = rows.compute_device(score.device)
+    score, relevant = (score if largest else -score).to(device), relevant.to(device)
     if kept is not None:
-        score = torch.where(kept.cpu(), score, -torch.inf)
-        rows_left = kept.any(1).cpu()  # as in the row form, a query without items is none
-        score, relevant = score[rows_left], relevant[rows_left]
-        ids, num_relevant = (None if x is None else x.cpu()[rows_left] for x in (ids, num_relevant))
+        kept = kept.to(device)
+        score = torch.where(kept, score, -torch.inf)
+        left = kept.any(1)  # as in the row form, a query without items is none
+        score, relevant = score[left], relevant[left]
+        ids, num_relevant = (None if x is None else x.cpu()[left.cpu()] for x in (ids, num_relevant))
     groups = rank_matrix(score, relevant, stable=stable)
     found = torch.stack([groups.before, groups.found, groups.total, groups.relevant], 1)
     count = torch.bincount(groups.query, minlength=len(score))

@@ -21,6 +21,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
+CPU = torch.device("cpu")
 STREAM = 0  # the width of a state that is a 1-d stream of blocks
 
 
@@ -32,6 +33,11 @@ def bits(values: Tensor) -> Tensor:
 def floats(patterns: Tensor) -> Tensor:
     """Inverse of :func:`bits`."""
     return patterns.contiguous().view(torch.float64)
+
+
+def compute_device(device: torch.device) -> torch.device:
+    """Where large counts are made: on a CUDA device, else on the CPU (others lack float64 or integer histograms)."""
+    return device if device.type == "cuda" else CPU
 
 
 class Block(NamedTuple):
