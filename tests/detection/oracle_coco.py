@@ -44,7 +44,8 @@ def scene(detections, truths) -> tuple[Detections, GroundTruths]:
     rows = Detections(*_integers(image, label), torch.tensor(score, dtype=torch.float64), box, box[:, 2] * box[:, 3])
     image, label, box, crowd, area = zip(*truths, strict=True) if truths else [()] * 5
     box, area = torch.tensor(box, dtype=torch.float64).view(-1, 4), torch.tensor(area, dtype=torch.float64)
-    return rows, GroundTruths(*_integers(image, label), box, torch.tensor(crowd, dtype=torch.bool), area)
+    crowd = torch.tensor(crowd, dtype=torch.bool)
+    return rows, GroundTruths(*_integers(image, label), box, crowd, torch.zeros_like(crowd), area)
 
 
 def _integers(*columns) -> list[torch.Tensor]:
@@ -72,7 +73,7 @@ def random_scene(seed) -> tuple[Detections, GroundTruths, protocols.Protocol, in
         given = rng.choice([0.0, 100.0, 1024.0, 1024.5, 5000.0, 9216.0, 10000.0], num_truths)
         area = np.where(rng.random(num_truths) < 0.5, given, area)
     crowd = rng.random(num_truths) < rng.choice([0.0, 0.1, 0.5])
-    truths = GroundTruths(*(torch.from_numpy(x) for x in (image, label, box, crowd, area)))
+    truths = GroundTruths(*(torch.from_numpy(x) for x in (image, label, box, crowd, np.zeros_like(crowd), area)))
 
     n = int(rng.choice([0, 1, 20, 90], p=[0.04, 0.06, 0.4, 0.5]))
     image, label = sorted_by_image(n)
@@ -122,7 +123,9 @@ def annotations(detections, truths, first_id=1) -> tuple[list[dict], list[dict]]
     """Rows as COCO annotations; image ids from 1, labels as category ids."""
     ground_truth = [
         {"id": i, "image_id": image + 1, "category_id": label, "bbox": box, "iscrowd": int(crowd), "area": area}
-        for i, (image, label, box, crowd, area) in enumerate(zip(*(c.tolist() for c in truths), strict=True), first_id)
+        for i, (image, label, box, crowd, _, area) in enumerate(
+            zip(*(c.tolist() for c in truths), strict=True), first_id
+        )
     ]
     results = [
         {"id": i, "image_id": image + 1, "category_id": label, "bbox": box, "score": score, "area": area, "iscrowd": 0}

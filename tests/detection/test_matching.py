@@ -15,7 +15,7 @@ from map_metrics.detection.overlap import box_overlap
 from map_metrics.detection.protocols import COCO
 from map_metrics.detection.summary import evaluate, summarize
 
-B10 = (0, 0, 10, 10)
+B10, FAR = (0, 0, 10, 10), (50, 50, 10, 10)
 
 
 def ap50(detections, truths, **changes) -> float:
@@ -117,3 +117,40 @@ def test_equals_plain_loops(seed):
     tables = evaluate(detections, truths, protocol, average=average)
     for name in ("precision", "recall", "scores"):
         assert np.array_equal(getattr(tables, name).numpy(), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_stored_overlaps_give_the_tables_of_boxes(seed):
+    detections, truths, protocol, _, average = random_scene(seed)
+    if min(protocol.iou_thresholds) == 0:  # pairs without an overlap are not stored
+        protocol = replace(protocol, iou_thresholds=(0.1, 0.5))
+    pairs = [
+        (d, t, mask_utils.iou([box], [true_box], [crowd])[0, 0])
+        for d, (image, box) in enumerate(zip(detections.image.tolist(), detections.box.numpy(), strict=True))
+        for t, (other, true_box, crowd) in enumerate(
+            zip(truths.image.tolist(), truths.box.numpy(), truths.crowd.int().tolist(), strict=True)
+        )
+        if image == other
+    ]
+    pairs = [pair for pair in pairs if pair[2] > 0]
+    np.random.default_rng(seed).shuffle(pairs)
+    d, t, value = zip(*pairs, strict=True) if pairs else ((), (), ())
+    overlaps = matching.Overlaps(torch.tensor(d).long(), torch.tensor(t).long(), torch.tensor(value).double())
+    nowhere = detections._replace(box=torch.zeros(len(detections.box), 4).double())
+    expected = evaluate(detections, truths, protocol, average=average)
+    for ours, column in zip(
+        evaluate(nowhere, truths, protocol, average=average, overlaps=overlaps), expected, strict=True
+    ):
+        assert torch.equal(ours, column)
+
+
+def test_an_ignored_truth_absorbs_one_detection_and_is_never_missed():
+    detections, truths = scene(found((B10, 0.9), (B10, 0.8), (FAR, 0.7)), true(B10, FAR))
+    truths = truths._replace(ignore=torch.tensor([True, False]))
+    tables = evaluate(detections, truths, COCO)
+    # the first copy is ignored, the second a false positive, then a hit: precision 1/2 at every recall
+    assert tables.num_truths.tolist() == [1]
+    assert summarize(tables, COCO)["map_50"] == pytest.approx(0.5)
+    assert summarize(evaluate(detections, truths._replace(crowd=truths.ignore), COCO), COCO)["map_50"] == pytest.approx(
+        1
+    )

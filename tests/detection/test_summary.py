@@ -206,6 +206,7 @@ def test_cost_does_not_follow_the_labels_or_the_product_of_images_and_classes():
     label = image * 2**40 - 2**50
     detections, truths = scene([], [])
     detections = type(detections)(image, label, torch.rand(n, dtype=torch.float64), box, box[:, 2] * box[:, 3])
-    truths = type(truths)(image, label, box, torch.zeros(n, dtype=torch.bool), detections.area)
+    no = torch.zeros(n, dtype=torch.bool)
+    truths = type(truths)(image, label, box, no, no, detections.area)
     tables = evaluate(detections, truths, replace(COCO, recall_thresholds=(0.0, 1.0), max_detections=(1,)))
     assert (tables.recall[:, :, 0, 0] == 1).all()

@@ -50,6 +50,7 @@ class GroundTruths(NamedTuple):
         label: (g,) int64, any value.
         box: (g, 4) float64, x, y, width, height in pixels.
         crowd: (g,) bool, a region of many objects: absorbs any number of detections and is never missed.
+        ignore: (g,) bool, one object that does not count: absorbs one detection and is never missed.
         area: (g,) float64, square pixels.
     """
 
@@ -57,7 +58,22 @@ class GroundTruths(NamedTuple):
     label: Tensor
     box: Tensor
     crowd: Tensor
+    ignore: Tensor
     area: Tensor
+
+
+class Overlaps(NamedTuple):
+    """Pairs of one image, whatever their classes, whose overlap is above 0; no pair twice, in any order.
+
+    Attributes:
+        detection: (P,) int64, row of the detections.
+        truth: (P,) int64, row of the ground truths.
+        value: (P,) float64 in (0, 1].
+    """
+
+    detection: Tensor
+    truth: Tensor
+    value: Tensor
 
 
 class Ranking(NamedTuple):
@@ -174,6 +190,39 @@ def box_pairs(
         keep = (overlap >= lowest).nonzero()[:, 0]
         kept.append((detection[block].repeat_interleave(repeats)[keep], truth[keep], overlap[keep]))
     return Pairs(*(torch.cat(column) for column in zip(*kept, strict=True)))
+
+
+def stored_pairs(
+    overlaps: Overlaps,
+    ranking: Ranking,
+    detection_rows: Tensor,
+    truth_rows: Tensor,
+    cell: Tensor,
+    cap: int,
+    lowest: float,
+) -> Pairs:
+    """The same from overlaps that were measured before.
+
+    Args:
+        overlaps: pairs by the rows they had then.
+        ranking: the order of the detections.
+        detection_rows: (n,) int64, the row that each detection had.
+        truth_rows: (g,) int64, the row that each ground truth had, sorted by cell as ``cell`` is.
+        cell: (g,) int64, cell of each ground truth.
+        cap: the largest number of detections of a cell.
+        lowest: overlap from which a pair is kept.
+    """
+    place = torch.empty_like(ranking.row)
+    place[detection_rows[ranking.row]] = torch.arange(len(place))
+    rank = torch.empty_like(truth_rows)
+    rank[truth_rows] = torch.arange(len(rank))
+    cell_of_place = torch.empty_like(place)
+    cell_of_place[ranking.by_cell] = ranking.cell
+    detection, truth = place[overlaps.detection], rank[overlaps.truth]
+    keep = (cell_of_place[detection] == cell[truth]) & (ranking.position[detection] < cap) & (overlaps.value >= lowest)
+    detection, truth, value = detection[keep], truth[keep], overlaps.value[keep]
+    order = lexsort(cell[truth], ranking.position[detection], truth)
+    return Pairs(detection[order], truth[order], value[order])
 
 
 def _blocks(num_pairs: Tensor) -> Iterator[slice]:

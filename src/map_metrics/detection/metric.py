@@ -112,7 +112,8 @@ def _truths(images: Tensor, table: Tensor, order: Tensor) -> GroundTruths:
     table, image = _take_images(table, images[:, 3], order)
     box, area = rows.floats(table[:, 1:5]), rows.floats(table[:, 6])
     area = torch.where(area.isnan(), box[:, 2] * box[:, 3], area)
-    return GroundTruths(image, table[:, 0].contiguous(), box, table[:, 5] == 1, area)
+    crowd = table[:, 5] == 1
+    return GroundTruths(image, table[:, 0].contiguous(), box, crowd, torch.zeros_like(crowd), area)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------

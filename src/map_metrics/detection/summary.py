@@ -17,12 +17,14 @@ from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
     Matches,
+    Overlaps,
     Ranking,
     box_pairs,
     cell_of,
     effective,
     match,
     rank_detections,
+    stored_pairs,
 )
 from map_metrics.detection.protocols import Protocol
 from map_metrics.ranking import dense_ids, first_of_runs, lexsort
@@ -46,7 +48,7 @@ class Tables(NamedTuple):
         precision: [T, R, C, A, M] float64, the largest precision at or beyond a recall; 0 beyond the last recall.
         scores: [T, R, C, A, M] float64, the score at which that recall is reached; 0 beyond the last recall.
         recall: [T, C, A, M] float64, the last recall.
-        num_truths: (number of classes,) int64, ground truths that are no crowd.
+        num_truths: (number of classes,) int64, ground truths that count, whatever their area.
         num_detections: (number of classes,) int64.
     """
 
@@ -58,7 +60,14 @@ class Tables(NamedTuple):
     num_detections: Tensor
 
 
-def evaluate(detections: Detections, truths: GroundTruths, protocol: Protocol, *, average: Average = "macro") -> Tables:
+def evaluate(
+    detections: Detections,
+    truths: GroundTruths,
+    protocol: Protocol,
+    *,
+    average: Average = "macro",
+    overlaps: Overlaps | None = None,
+) -> Tables:
     """Match all images and tabulate precision and recall.
 
     Args:
@@ -67,20 +76,28 @@ def evaluate(detections: Detections, truths: GroundTruths, protocol: Protocol, *
         protocol: thresholds, area ranges and caps.
         average: ``"macro"`` evaluates every class on its own; ``"micro"`` all classes as one (pycocotools' useCats=0),
             the rows of an image in the order of (label, input position) and the caps per image.
+        overlaps: of these rows, where they are not those of the boxes.
     """
     classes, detections, truths = _rank_labels(detections, truths)
-    num_truths = torch.bincount(truths.label[~truths.crowd], minlength=len(classes))
+    num_truths = torch.bincount(truths.label[~(truths.crowd | truths.ignore)], minlength=len(classes))
     num_detections = torch.bincount(detections.label, minlength=len(classes))
     num_classes = len(classes)
+    detection_rows, truth_rows = torch.arange(len(detections.label)), torch.arange(len(truths.label))
     if average == "micro":
-        detections, truths, num_classes = _one_class(detections), _one_class(truths), 1
-    truths = _by_cell(truths, num_classes)
+        detections, detection_rows = _one_class(detections)
+        truths, truth_rows = _one_class(truths)
+        num_classes = 1
+    truths, by_cell = _by_cell(truths, num_classes)
     ranking = rank_detections(detections, num_classes)
 
     cell = cell_of(truths, num_classes)
     thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
-    pairs = box_pairs(detections, ranking, truths, cell, max(protocol.max_detections), float(thresholds[0]))
-    ignored = truths.crowd | _outside(truths.area, protocol)
+    cap, lowest = max(protocol.max_detections), float(thresholds[0])
+    if overlaps is None:
+        pairs = box_pairs(detections, ranking, truths, cell, cap, lowest)
+    else:
+        pairs = stored_pairs(overlaps, ranking, detection_rows, truth_rows[by_cell], cell, cap, lowest)
+    ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
     matches = match(pairs, cell, truths.crowd, ignored, thresholds)
     counts = torch.stack([torch.bincount(truths.label[~row], minlength=num_classes) for row in ignored])
     precision, scores, recall = _tabulate(detections, ranking, matches, ignored, counts, order, protocol)
@@ -98,8 +115,8 @@ def overlaps_by_cell(
     """
     classes, detections, truths = _rank_labels(detections, truths)
     if average == "micro":
-        detections, truths, classes = _one_class(detections), _one_class(truths), torch.tensor([-1])
-    truths = _by_cell(truths, len(classes))
+        detections, truths, classes = _one_class(detections)[0], _one_class(truths)[0], torch.tensor([-1])
+    truths, _ = _by_cell(truths, len(classes))
     ranking = rank_detections(detections, len(classes))
     cell = cell_of(truths, len(classes))
     pairs = box_pairs(detections, ranking, truths, cell, max(protocol.max_detections), lowest=0.0)  # that is, all pairs
@@ -117,16 +134,16 @@ def _rank_labels(detections: Detections, truths: GroundTruths) -> tuple[Tensor, 
     return classes, detections._replace(label=rank[:n]), truths._replace(label=rank[n:])
 
 
-def _one_class(rows: Rows) -> Rows:
-    """All labels made one, the rows of an image in the order of (label, input position)."""
+def _one_class(rows: Rows) -> tuple[Rows, Tensor]:
+    """All labels made one, the rows of an image in the order of (label, input position); and that order."""
     order = lexsort(rows.image, rows.label)
-    return type(rows)(*(column[order] for column in rows._replace(label=torch.zeros_like(rows.label))))
+    return type(rows)(*(column[order] for column in rows._replace(label=torch.zeros_like(rows.label)))), order
 
 
-def _by_cell(truths: GroundTruths, num_classes: int) -> GroundTruths:
-    """Rows sorted by (image, class), in input order inside a cell."""
+def _by_cell(truths: GroundTruths, num_classes: int) -> tuple[GroundTruths, Tensor]:
+    """Rows sorted by (image, class), in input order inside a cell; and that order."""
     order = lexsort(cell_of(truths, num_classes))
-    return GroundTruths(*(column[order] for column in truths))
+    return GroundTruths(*(column[order] for column in truths)), order
 
 
 def _outside(area: Tensor, protocol: Protocol) -> Tensor:
