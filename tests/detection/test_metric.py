@@ -471,10 +471,13 @@ REFUSED = {  # arguments of update, message, arguments of the class
     "scores (n, 1)": (one(scores=torch.zeros(2, 1)), P + r"scores'\] must have the shape \(2,\) .* got \(2, 1\)"),
     "too few scores": (
         one(scores=torch.zeros(1)),
-        P + r"scores'\] must have the shape \(2,\) of its boxes, got \(1,\)",
+        P + r"scores'\] must have the shape \(2,\) of its labels, got \(1,\)",
     ),
-    "one score": (one(scores=torch.tensor(0.5)), P + r"scores'\] must have the shape \(2,\) of its boxes, got \(\)"),
-    "too many labels": (other(labels=torch.ones(3).long()), T + r"labels'\] must have the shape \(2,\) .* got \(3,\)"),
+    "one score": (one(scores=torch.tensor(0.5)), P + r"scores'\] must have the shape \(2,\) of its labels, got \(\)"),
+    "too many labels": (
+        other(labels=torch.ones(3).long()),
+        T + r"boxes'\] must have one row for each of the 3 labels, got 2",
+    ),
     "float labels found": (one(labels=torch.ones(2)), P + r"labels'\] must be of an integer dtype, got torch.float32"),
     "float labels true": (
         other(labels=torch.ones(2).half()),
@@ -509,14 +512,14 @@ REFUSED = {  # arguments of update, message, arguments of the class
     "iscrowd as a bool": (other(iscrowd=True), T + r"iscrowd'\]` must be a torch.Tensor, got bool"),
     "iscrowd of one": (
         other(iscrowd=torch.tensor([1])),
-        T + r"iscrowd'\] must have the shape \(2,\) of its boxes, got \(1,\)",
+        T + r"iscrowd'\] must have the shape \(2,\) of its labels, got \(1,\)",
     ),
     "a negative area": (other(area=torch.tensor([1, -1])), T + r"area'\] must be finite and >= 0, got -1.0 in row 1"),
     "a NaN area": (other(area=torch.tensor([NAN, 1])), T + r"area'\] must be finite and >= 0, got nan in row 0"),
     "an infinite area": (other(area=torch.tensor([1, INF])), T + r"area'\] must be finite and >= 0, got inf in row 1"),
     "areas (n, 1)": (
         other(area=torch.ones(2, 1)),
-        T + r"area'\] must have the shape \(2,\) of its boxes, got \(2, 1\)",
+        T + r"area'\] must have the shape \(2,\) of its labels, got \(2, 1\)",
     ),
     "areas as a list": (other(area=[1.0, 2.0]), T + r"area'\]` must be a torch.Tensor, got list"),
     **{

@@ -10,29 +10,45 @@ import torch
 from torch import Tensor
 
 from map_metrics.checks import UNSIGNED, exact_integers, is_integer, tensor
+from map_metrics.detection.matching import NEGATIVE, NOT_EXHAUSTIVE, POSITIVE
 
 HALF_EXACT = {torch.bfloat16: 2**8, torch.float16: 2**11}  # whole numbers up to here are exact
+CROWD, IGNORE, DIFFICULT = 1, 2, 4  # flags of a ground truth
+FLAGS = {"iscrowd": CROWD, "is_group_of": CROWD, "ignore": IGNORE, "difficult": DIFFICULT}
+IMAGE_LABELS = {
+    "neg_category_ids": NEGATIVE,
+    "not_exhaustive_category_ids": NOT_EXHAUSTIVE,
+    "pos_category_ids": POSITIVE,
+}
 
 
-class Boxes(NamedTuple):
-    """The rows of one side of all images, one after the other.
+class Rows(NamedTuple):
+    """The rows of one side of all images, one after the other, without their shapes.
 
     Attributes:
         counts: (images,) int64, rows of each image.
         label: (n,) int64.
-        box: (n, 4) float64 x, y, width, height in pixels.
         score: (n,) float64, empty for ground truths.
-        crowd: (n,) float64 0 or 1, empty for detections.
+        flags: (n,) int64, sums of ``FLAGS``, empty for detections.
         area: (n,) float64 square pixels, NaN where not given, empty for detections.
-        rounded: the dtype of half-precision boxes beyond the range where it is exact, or None.
     """
 
     counts: Tensor
     label: Tensor
-    box: Tensor
     score: Tensor
-    crowd: Tensor
+    flags: Tensor
     area: Tensor
+
+
+class Boxes(NamedTuple):
+    """Boxes of one side of all images.
+
+    Attributes:
+        box: (n, 4) float64 x, y, width, height in pixels.
+        rounded: the dtype of half-precision boxes beyond the range where it is exact, or None.
+    """
+
+    box: Tensor
     rounded: torch.dtype | None
 
 
@@ -50,34 +66,82 @@ def image_lists(preds: Any, target: Any) -> None:
         )
 
 
-def boxes(name: str, images: Sequence[Mapping[str, Any]], box_format: str, *, values: bool) -> Boxes:
-    """Read one side; ``name`` is ``"preds"`` (with scores) or ``"target"`` (with iscrowd and area)."""
-    has_scores = name == "preds"
-    box = [_box(name, i, image) for i, image in enumerate(images)]
-    counts = [len(rows) for rows in box]
-    label = [_column(name, i, image, "labels", n) for i, (image, n) in enumerate(zip(images, counts, strict=True))]
-    _integer_dtype(name, "labels", label)
+def side(name: str, images: Sequence[Mapping[str, Any]], *, values: bool) -> Rows:
+    """Read the labels of one side, and the scores (``"preds"``) or flags and areas (``"target"``)."""
+    labels = [_tensor(name, i, image, "labels") for i, image in enumerate(images)]
+    for i, label in enumerate(labels):
+        if label.ndim != 1:
+            raise ValueError(f"{name}[{i}]['labels'] must have the shape (n,), got {tuple(label.shape)}")
+        if not is_integer(label) and len(label):
+            raise ValueError(f"{name}[{i}]['labels'] must be of an integer dtype, got {label.dtype}")
+    counts = [len(label) for label in labels]
     none = torch.zeros(0, dtype=torch.float64)
-    score = crowd = area = none
-    if has_scores:
-        parts = [_column(name, i, image, "scores", n) for i, (image, n) in enumerate(zip(images, counts, strict=True))]
-        score = _join(parts, torch.float64)
-    else:
-        crowd = _optional(name, images, counts, "iscrowd", 0)
-        area = _optional(name, images, counts, "area", torch.nan)
-    raw = _join(box, torch.float64).view(-1, 4)
-    result = Boxes(
-        torch.tensor(counts, dtype=torch.int64),
-        _join(label, torch.int64),
-        _to_xywh(raw, box_format),
-        score,
-        crowd,
-        area,
-        _rounded(box) if values else None,
-    )
+    rows = Rows(torch.tensor(counts, dtype=torch.int64), _join(labels, torch.int64), none, none.long(), none)
+    if name == "preds":
+        scores = [_column(name, i, image, "scores", n) for i, (image, n) in enumerate(zip(images, counts, strict=True))]
+        rows = rows._replace(score=_join(scores, torch.float64))
+        if values:
+            _refuse(name, "scores", ~torch.isfinite(rows.score), rows.counts, "be finite", rows.score)
+        return rows
+    rows = rows._replace(flags=_flags(name, images, rows, counts, values))
+    area = _optional(name, images, counts, "area", torch.nan)
+    if area is None:
+        return rows._replace(area=torch.full(rows.label.shape, torch.nan, dtype=torch.float64))
     if values:
-        _check_values(name, result, raw, box_format, [image.get("area") is not None for image in images])
-    return result
+        given = torch.tensor([image.get("area") is not None for image in images]).repeat_interleave(rows.counts)
+        bad = given.to(area.device) & ~(torch.isfinite(area) & (area >= 0))
+        _refuse(name, "area", bad, rows.counts, "be finite and >= 0", area)
+    return rows._replace(area=area)
+
+
+def _flags(name: str, images: Sequence[Mapping[str, Any]], rows: Rows, counts: list[int], values: bool) -> Tensor:
+    """(n,) int64 sums of ``FLAGS``."""
+    flags = torch.zeros(len(rows.label), dtype=torch.int64)
+    for key, flag in FLAGS.items():
+        column = _optional(name, images, counts, key, 0)
+        if column is not None:
+            if values:
+                _refuse(name, key, (column != 0) & (column != 1), rows.counts, "be 0 or 1", column)
+            flags = flags.to(column.device) | (column.long() * flag)
+    return flags
+
+
+def boxes(name: str, images: Sequence[Mapping[str, Any]], counts: Tensor, box_format: str, *, values: bool) -> Boxes:
+    """Read the boxes of one side."""
+    box = [
+        _shapes(name, i, image, "boxes", 4, n) for i, (image, n) in enumerate(zip(images, counts.tolist(), strict=True))
+    ]
+    raw = _join(box, torch.float64).view(-1, 4)
+    converted = _to_xywh(raw, box_format)
+    if values:
+        finite = torch.isfinite(raw).all(1) & torch.isfinite(converted).all(1)
+        negative = (converted[:, 2:] < 0).any(1)
+        if bool((~finite | negative).any()):
+            _refuse(name, "boxes", ~finite, counts, "be finite", raw)
+            expected = "have x2 >= x1 and y2 >= y1" if box_format == "xyxy" else "have a width and a height >= 0"
+            _refuse(name, "boxes", negative, counts, expected, raw)
+    return Boxes(converted, _rounded(box) if values else None)
+
+
+def image_labels(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
+    """(images,) int64 numbers of image-level labels, and their rows (k, 2) int64 (kind, label)."""
+    counts, rows = [0] * len(target), []
+    for key, kind in IMAGE_LABELS.items():
+        if not any(key in image for image in target):
+            continue
+        for i, image in enumerate(target):
+            value = image.get(key)
+            if value is None:
+                continue
+            labels = value.tolist() if isinstance(value, Tensor) and value.ndim == 1 and is_integer(value) else value
+            if not isinstance(labels, list | tuple | set) or not all(_is_int(label) for label in labels):
+                raise ValueError(
+                    f"target[{i}]['{key}'] must be a list of ints or an integer tensor (k,), got {value!r}"
+                )
+            counts[i] += len(labels)
+            rows += [(i, kind, int(label)) for label in labels]
+    rows.sort()  # by image: one block, in one order whatever the order of the input
+    return torch.tensor(counts, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64).view(-1, 3)[:, 1:]
 
 
 def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
@@ -87,9 +151,7 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
         value = image.get("image_id")
         if isinstance(value, Tensor) and value.numel() == 1 and (is_integer(value) or value.dtype in UNSIGNED):
             value = value.item()
-        if not (
-            value is None or (isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63)
-        ):
+        if value is not None and not _is_int(value):
             raise ValueError(
                 f"target[{i}]['image_id'] must be an int or an integer tensor of one element, got {value!r}"
             )
@@ -98,25 +160,32 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     return torch.tensor(ids, dtype=torch.int64), torch.tensor(named, dtype=torch.int64)
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
+
+
 def label_range(name: str, label: Tensor, counts: Tensor, known: Iterable[int]) -> None:
     """Refuse labels that ``class_names`` does not name."""
     bad = ~torch.isin(label, torch.tensor(sorted(known), dtype=torch.int64, device=label.device))
     _refuse(name, "labels", bad, counts, "be one of the labels of `class_names`", label)
 
 
-def _box(name: str, i: int, image: Mapping[str, Any]) -> Tensor:
-    value = _tensor(name, i, image, "boxes")
-    if value.ndim == 2 and value.shape[1] == 4:
-        return value
-    if value.numel() == 0 and value.ndim <= 2 and value.shape[-1] in (0, 4):
-        return value.reshape(0, 4)
-    raise ValueError(f"{name}[{i}]['boxes'] must have the shape (n, 4), got {tuple(value.shape)}")
+def _shapes(name: str, i: int, image: Mapping[str, Any], key: str, width: int, count: int) -> Tensor:
+    """(count, width) numbers; an empty tensor of any usual shape has none."""
+    value = _tensor(name, i, image, key)
+    if value.numel() == 0 and value.ndim <= 2 and value.shape[-1] in (0, width):
+        value = value.reshape(0, width)
+    if value.ndim != 2 or value.shape[1] != width:
+        raise ValueError(f"{name}[{i}]['{key}'] must have the shape (n, {width}), got {tuple(value.shape)}")
+    if len(value) != count:
+        raise ValueError(f"{name}[{i}]['{key}'] must have one row for each of the {count} labels, got {len(value)}")
+    return value
 
 
 def _column(name: str, i: int, image: Mapping[str, Any], key: str, count: int) -> Tensor:
     value = _tensor(name, i, image, key)
     if value.shape != (count,):
-        raise ValueError(f"{name}[{i}]['{key}'] must have the shape ({count},) of its boxes, got {tuple(value.shape)}")
+        raise ValueError(f"{name}[{i}]['{key}'] must have the shape ({count},) of its labels, got {tuple(value.shape)}")
     return value
 
 
@@ -132,20 +201,17 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     return value.detach() if value.requires_grad else value
 
 
-def _optional(name: str, images: Sequence[Mapping[str, Any]], counts: list[int], key: str, default: float) -> Tensor:
+def _optional(
+    name: str, images: Sequence[Mapping[str, Any]], counts: list[int], key: str, default: float
+) -> Tensor | None:
+    """A float64 column that images may lack, or None where all do."""
     if all(image.get(key) is None for image in images):
-        return torch.full((sum(counts),), default, dtype=torch.float64)
+        return None
     parts = [
         torch.full((n,), default, dtype=torch.float64) if image.get(key) is None else _column(name, i, image, key, n)
         for i, (image, n) in enumerate(zip(images, counts, strict=True))
     ]
     return _join(parts, torch.float64)
-
-
-def _integer_dtype(name: str, key: str, parts: list[Tensor]) -> None:
-    for i, part in enumerate(parts):
-        if not is_integer(part) and len(part):
-            raise ValueError(f"{name}[{i}]['{key}'] must be of an integer dtype, got {part.dtype}")
 
 
 def _join(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
@@ -163,22 +229,6 @@ def _to_xywh(box: Tensor, box_format: str) -> Tensor:
         return box
     first, second = box[:, :2], box[:, 2:]
     return torch.cat([first, second - first] if box_format == "xyxy" else [first - second / 2, second], 1)
-
-
-def _check_values(name: str, result: Boxes, raw: Tensor, box_format: str, has_area: list[bool]) -> None:
-    finite = torch.isfinite(raw).all(1) & torch.isfinite(result.box).all(1)
-    negative = (result.box[:, 2:] < 0).any(1)
-    if bool((~finite | negative).any()):
-        _refuse(name, "boxes", ~finite, result.counts, "be finite", raw)
-        expected = "have x2 >= x1 and y2 >= y1" if box_format == "xyxy" else "have a width and a height >= 0"
-        _refuse(name, "boxes", negative, result.counts, expected, raw)
-    if name == "preds":
-        _refuse(name, "scores", ~torch.isfinite(result.score), result.counts, "be finite", result.score)
-        return
-    _refuse(name, "iscrowd", (result.crowd != 0) & (result.crowd != 1), result.counts, "be 0 or 1", result.crowd)
-    given = torch.tensor(has_area, dtype=torch.bool).repeat_interleave(result.counts).to(result.area.device)
-    bad = given & ~(torch.isfinite(result.area) & (result.area >= 0))
-    _refuse(name, "area", bad, result.counts, "be finite and >= 0", result.area)
 
 
 def _refuse(name: str, key: str, bad: Tensor, counts: Tensor, expected: str, value: Tensor) -> None:

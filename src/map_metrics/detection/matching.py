@@ -62,6 +62,23 @@ class GroundTruths(NamedTuple):
     area: Tensor
 
 
+NEGATIVE, NOT_EXHAUSTIVE, POSITIVE = 1, 2, 3  # kinds of image-level labels
+
+
+class ImageLabels(NamedTuple):
+    """What is known of whole images: a class is absent, not marked everywhere, or present.
+
+    Attributes:
+        image: (k,) int64, dense rank of the image.
+        label: (k,) int64, any value.
+        kind: (k,) int64, ``NEGATIVE``, ``NOT_EXHAUSTIVE`` or ``POSITIVE``.
+    """
+
+    image: Tensor
+    label: Tensor
+    kind: Tensor
+
+
 class Overlaps(NamedTuple):
     """Pairs of one image, whatever their classes, whose overlap is above 0; no pair twice, in any order.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,110 +9,43 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import rank_zero_warn
 
-from map_metrics import rows
 from map_metrics.conventions import flag
 from map_metrics.detection import checks
-from map_metrics.detection.matching import Detections, GroundTruths
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.result import DetectionResult
+from map_metrics.detection.result import DetectionResult, value_of
+from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
 from map_metrics.detection.summary import evaluate, overlaps_by_cell
-from map_metrics.ranking import distinct_rows, fingerprints
 from map_metrics.rows import RowMetric
 
-# columns of the tables; the rows of the images stand one after the other, in the order of ``images``
-IMAGES = ("named", "image", "num_detections", "num_truths")
-DETECTIONS = ("label", "score", "x", "y", "width", "height")
-TRUTHS = ("label", "x", "y", "width", "height", "crowd", "area")
-TABLES = {"images": len(IMAGES), "detections": len(DETECTIONS), "truths": len(TRUTHS)}
-
-# --- input -> rows ----------------------------------------------------------------------------------------------------
+# --- tables -> results ------------------------------------------------------------------------------------------------
 
 
-def image_rows(detections: checks.Boxes, truths: checks.Boxes, ids: Tensor, named: Tensor) -> dict[str, Tensor]:
-    """Blocks of the three tables from checked columns."""
-    return {
-        "images": torch.stack([named, ids, detections.counts, truths.counts], 1),
-        "detections": torch.cat(
-            [detections.label[:, None], rows.bits(detections.score)[:, None], rows.bits(detections.box)], 1
-        ),
-        "truths": torch.cat(
-            [
-                truths.label[:, None],
-                rows.bits(truths.box),
-                truths.crowd.long()[:, None],
-                rows.bits(truths.area)[:, None],
-            ],
-            1,
-        ),
-    }
+def detection_results(tables: dict[str, Tensor], options: DetectionOptions) -> dict[str, DetectionResult]:
+    """The result behind the tables for each type of overlap."""
+    images = distinct_images(tables)
+    return {iou_type: _result_of(images, iou_type, options) for iou_type in options.iou_types}
 
 
-# --- rows -> numbers --------------------------------------------------------------------------------------------------
-
-
-def _distinct_images(images: Tensor, detections: Tensor, truths: Tensor) -> tuple[Tensor, int, int]:
-    """Which images to evaluate (by id, then those without one as they came), duplicates, conflicting duplicates."""
-    with_id, others = images[:, 0].nonzero()[:, 0], (images[:, 0] == 0).nonzero()[:, 0]
-    ids, counts = images[with_id, 1], [images[with_id, 2], images[with_id, 3]]
-    if len(torch.unique(ids)) < len(ids):
-        counts += [fingerprints(table, images[:, column])[with_id] for table, column in ((detections, 2), (truths, 3))]
-    kept = distinct_rows([ids], counts)
-    return torch.cat([with_id[kept.rows], others]), kept.duplicates, kept.conflicts
-
-
-def _take_images(table: Tensor, counts: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of the images in a new order, and the place of each row's image in it."""
-    chosen = counts[order]
-    image = torch.repeat_interleave(torch.arange(len(order)), chosen)
-    if len(order) == len(counts) and bool((order[1:] > order[:-1]).all()):
-        return table, image
-    start = (counts.cumsum(0) - counts)[order]
-    row = torch.arange(len(image)) - (chosen.cumsum(0) - chosen)[image] + start[image]
-    return table[row], image
-
-
-def detection_result(images: Tensor, detections: Tensor, truths: Tensor, options: DetectionOptions) -> DetectionResult:
-    """The result behind the three tables."""
-    order, duplicates, conflicts = _distinct_images(images, detections, truths)
-    detected, truth = _detections(images, detections, order), _truths(images, truths, order)
-    tables = evaluate(detected, truth, options.protocol, average=options.average)
+def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> DetectionResult:
+    protocol = options.protocol
+    detections, truths, overlaps = rows_of(images, iou_type, protocol.ignored)
+    whole = evaluate(detections, truths, protocol, average=options.average, overlaps=overlaps)
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
-        names = _image_names(images[order])
-        cells = overlaps_by_cell(detected, truth, options.protocol, average=options.average)
-        ious = {(names[image], label): overlap for (image, label), overlap in cells.items()}
+        cells = overlaps_by_cell(detections, truths, protocol, average=options.average, overlaps=overlaps)
+        ious = {(images.names[image], label): overlap for (image, label), overlap in cells.items()}
     return DetectionResult(
-        tables=tables,
-        by_class=evaluate(detected, truth, options.protocol) if split else tables,
+        tables=whole,
+        by_class=evaluate(detections, truths, protocol, overlaps=overlaps) if split else whole,
         options=options,
-        num_images=len(order),
-        num_duplicates=duplicates,
-        num_conflicts=conflicts,
+        iou_type=iou_type,
+        num_images=len(images.names),
+        num_duplicates=images.duplicates,
+        num_conflicts=images.conflicts,
         ious=ious,
     )
-
-
-def _image_names(images: Tensor) -> list[int]:
-    """The id of each image; those without one are numbered from 0, past the ids in use."""
-    used = set(images[images[:, 0] == 1, 1].tolist())
-    free = (number for number in itertools.count() if number not in used)
-    return [image if named else next(free) for named, image in images[:, :2].tolist()]
-
-
-def _detections(images: Tensor, table: Tensor, order: Tensor) -> Detections:
-    table, image = _take_images(table, images[:, 2], order)
-    box = rows.floats(table[:, 2:])
-    return Detections(image, table[:, 0].contiguous(), rows.floats(table[:, 1]), box, box[:, 2] * box[:, 3])
-
-
-def _truths(images: Tensor, table: Tensor, order: Tensor) -> GroundTruths:
-    table, image = _take_images(table, images[:, 3], order)
-    box, area = rows.floats(table[:, 1:5]), rows.floats(table[:, 6])
-    area = torch.where(area.isnan(), box[:, 2] * box[:, 3], area)
-    crowd = table[:, 5] == 1
-    return GroundTruths(image, table[:, 0].contiguous(), box, crowd, torch.zeros_like(crowd), area)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------
@@ -122,14 +54,20 @@ def _truths(images: Tensor, table: Tensor, order: Tensor) -> GroundTruths:
 def _blocks(
     preds: Any, target: Any, options: DetectionOptions, *, values: bool
 ) -> tuple[dict[str, Tensor], torch.dtype | None]:
-    """Blocks of the three tables, and the half-precision dtype that rounded the boxes, if one did."""
+    """Blocks of the tables, and the half-precision dtype that rounded the boxes, if one did."""
     checks.image_lists(preds, target)
-    detections = checks.boxes("preds", preds, options.box_format, values=values)
-    truths = checks.boxes("target", target, options.box_format, values=values)
+    detections = checks.side("preds", preds, values=values)
+    truths = checks.side("target", target, values=values)
     if options.class_names is not None:
         for name, side in (("preds", detections), ("target", truths)):
             checks.label_range(name, side.label, side.counts, options.class_names)
-    return image_rows(detections, truths, *checks.image_ids(target)), detections.rounded or truths.rounded
+    boxes, rounded = None, None
+    if "bbox" in options.iou_types:
+        found = checks.boxes("preds", preds, detections.counts, options.box_format, values=values)
+        true = checks.boxes("target", target, truths.counts, options.box_format, values=values)
+        boxes, rounded = (found.box, true.box), found.rounded or true.rounded
+    ids, labels = checks.image_ids(target), checks.image_labels(target)
+    return image_blocks(detections, truths, boxes, None, ids, labels), rounded
 
 
 def _rounded_note(dtype: torch.dtype) -> str:
@@ -144,7 +82,7 @@ def detection_map(
     target: Sequence[Mapping[str, Any]],
     *,
     box_format: str = "xyxy",
-    iou_type: str = "bbox",
+    iou_type: str | Sequence[str] = "bbox",
     iou_thresholds: Sequence[float] | None = None,
     rec_thresholds: Sequence[float] | None = None,
     max_detection_thresholds: Sequence[int] | None = None,
@@ -153,6 +91,7 @@ def detection_map(
     average: str = "macro",
     protocol: str | Protocol = "coco",
     class_names: Sequence[str] | Mapping[int, str] | None = None,
+    class_groups: Sequence[str] | Mapping[int, str] | None = None,
     output: str | None = None,
     validate_args: bool = True,
 ) -> dict[str, Any] | Tensor:
@@ -180,13 +119,15 @@ def detection_map(
         average,
         protocol,
         class_names,
+        class_groups,
         output,
     )
     blocks, rounded = _blocks(preds, target, options, values=flag("validate_args", validate_args))
-    result = detection_result(**{name: block.cpu() for name, block in blocks.items()}, options=options)
-    for note in (*result.notes().values(), *([_rounded_note(rounded)] if rounded else [])):
+    results = detection_results({name: block.cpu() for name, block in blocks.items()}, options)
+    notes = next(iter(results.values())).notes()
+    for note in (*notes.values(), *([_rounded_note(rounded)] if rounded else [])):
         rank_zero_warn(note, UserWarning)
-    return result.value()
+    return value_of(results)
 
 
 class DetectionMAP(RowMetric):
@@ -231,7 +172,7 @@ class DetectionMAP(RowMetric):
     def __init__(
         self,
         box_format: str = "xyxy",
-        iou_type: str = "bbox",
+        iou_type: str | Sequence[str] = "bbox",
         iou_thresholds: Sequence[float] | None = None,
         rec_thresholds: Sequence[float] | None = None,
         max_detection_thresholds: Sequence[int] | None = None,
@@ -241,6 +182,7 @@ class DetectionMAP(RowMetric):
         *,
         protocol: str | Protocol = "coco",
         class_names: Sequence[str] | Mapping[int, str] | None = None,
+        class_groups: Sequence[str] | Mapping[int, str] | None = None,
         output: str | None = None,
         validate_args: bool = True,
         **kwargs: Any,
@@ -256,16 +198,17 @@ class DetectionMAP(RowMetric):
             average,
             protocol,
             class_names,
+            class_groups,
             output,
         )
         names = None if options.class_names is None else sorted(options.class_names)
         config = {
             "box_format": box_format,
-            "iou_type": iou_type,
+            "iou_types": sorted(options.iou_types),
             "labels": names,
             "validate_args": flag("validate_args", validate_args),
         }
-        super().__init__(config, TABLES, **kwargs)
+        super().__init__(config, tables(options.iou_types), **kwargs)
         self.options = options
         self.validate_args = validate_args
 
@@ -290,13 +233,18 @@ class DetectionMAP(RowMetric):
 
     def compute(self) -> dict[str, Any] | Tensor:
         """The COCO numbers, 0-d float64 each, -1 where nothing is defined; always the same keys."""
-        return self._result().value()
+        return value_of(self._results())
 
-    def _result(self) -> DetectionResult:
-        tables = {name: self.table(name) for name in TABLES}
-        result = detection_result(**tables, options=self.options)
-        if bool((tables["images"][:, 0] == 0).any()):
+    def _results(self) -> dict[str, DetectionResult]:
+        state = {name: self.table(name) for name in tables(self.options.iou_types)}
+        results = detection_results(state, self.options)
+        if bool((state["images"][:, 0] == 0).any()):
             self.warn_unnamed("images")
-        for topic, note in result.notes().items():
+        for topic, note in next(iter(results.values())).notes().items():
             self.warn_once(topic, note)
-        return result
+        return results
+
+    def _result(self) -> DetectionResult | dict[str, DetectionResult]:
+        """One result, or with two types of overlap one by type."""
+        results = self._results()
+        return results if len(results) > 1 else next(iter(results.values()))

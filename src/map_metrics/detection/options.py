@@ -11,6 +11,7 @@ from map_metrics.conventions import flag, one_of
 from map_metrics.detection.protocols import PROTOCOLS, Protocol, caps, fractions
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
+IOU_TYPES = ("bbox",)
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,13 @@ class DetectionOptions:
     """
 
     box_format: str
-    iou_type: str
+    iou_types: tuple[str, ...]
     protocol: Protocol
     class_metrics: bool
     extended_summary: bool
     average: Literal["macro", "micro"]
     class_names: Mapping[int, str] | None
+    class_groups: Mapping[int, str] | None
     output: str | None
 
     @classmethod
@@ -43,23 +45,51 @@ class DetectionOptions:
         average: Any,
         protocol: Any,
         class_names: Any,
+        class_groups: Any,
         output: Any,
     ) -> DetectionOptions:
         """Check the arguments and put the given grids and caps in place of the protocol's own."""
         one_of("box_format", box_format, BOX_FORMATS)
-        one_of("iou_type", iou_type, ("bbox",))
         one_of("average", average, ("macro", "micro"))
-        flag("class_metrics", class_metrics)
-        flag("extended_summary", extended_summary)
+        types = _iou_types(iou_type)
         record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
-        names = _names(class_names)
+        if types != ("bbox",) and min(record.iou_thresholds) == 0:
+            raise ValueError("Argument `iou_thresholds` must be above 0 for all but iou_type='bbox', got 0")
+        options = cls(
+            box_format,
+            types,
+            record,
+            flag("class_metrics", class_metrics),
+            flag("extended_summary", extended_summary),
+            average,
+            _names("class_names", class_names),
+            _names("class_groups", class_groups),
+            output,
+        )
         if output is not None:
-            one_of("output", output, headline_keys(record))
-        return cls(box_format, iou_type, record, class_metrics, extended_summary, average, names, output)
+            one_of("output", output, options.headline_keys())
+        return options
+
+    def prefix(self, iou_type: str) -> str:
+        """What stands before the keys of one type of overlap: nothing where there is one type only."""
+        return f"{iou_type}_" if len(self.iou_types) > 1 else ""
+
+    def headline_keys(self) -> tuple[str, ...]:
+        """The keys of the headline numbers, in order."""
+        keys = headline_keys(self.protocol, self.class_groups)
+        return tuple(self.prefix(iou_type) + key for iou_type in self.iou_types for key in keys)
 
 
-def headline_keys(protocol: Protocol) -> tuple[str, ...]:
-    """The keys of the headline numbers, in order."""
+def _iou_types(value: Any) -> tuple[str, ...]:
+    """One type, or boxes and masks."""
+    types = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if len(types) == 1 and types[0] in IOU_TYPES:
+        return types
+    raise ValueError(f"Argument `iou_type` must be one of {IOU_TYPES}, got {value!r}")
+
+
+def headline_keys(protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> tuple[str, ...]:
+    """The keys of the headline numbers of one type of overlap, in order."""
     areas = [name for name, _, _ in protocol.areas[1:]]
     averages = ["map", "map_50", "map_75", *(f"map_{name}" for name in areas)]
     return (*averages, *(f"mar_{cap}" for cap in protocol.max_detections), *(f"mar_{name}" for name in areas))
@@ -78,12 +108,12 @@ def _protocol(name: Any, iou_thresholds: Any, rec_thresholds: Any, max_detection
     return record
 
 
-def _names(names: Any) -> Mapping[int, str] | None:
+def _names(argument: str, names: Any) -> Mapping[int, str] | None:
     if names is None:
         return None
     by_label = dict(enumerate(names)) if isinstance(names, list | tuple) else names
     entries = by_label.items() if isinstance(by_label, Mapping) else [(None, None)]
     integral = all(isinstance(label, Integral) and not isinstance(label, bool) for label, _ in entries)
     if not integral or not all(isinstance(name, str) for _, name in entries):
-        raise ValueError(f"Argument `class_names` must be a list of names or a dict of label to name, got {names!r}")
+        raise ValueError(f"Argument `{argument}` must be a list of names or a dict of label to name, got {names!r}")
     return {int(label): name for label, name in by_label.items()}

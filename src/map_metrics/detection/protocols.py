@@ -47,6 +47,7 @@ class Protocol:
         areas: ``(name, low, high)`` in square pixels, both ends included, (A,). The first range is the overall one;
             each of the others adds ``map_{name}`` and ``mar_{name}`` to the summary.
         max_detections: how many of the best detections of an (image, class) count, ascending, (M,).
+        ignored: keys of the targets whose flag makes a ground truth an ignored one; COCO has none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Protocol:
     recall_thresholds: tuple[float, ...]
     areas: tuple[tuple[str, float, float], ...]
     max_detections: tuple[int, ...]
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "iou_thresholds", fractions("iou_thresholds", self.iou_thresholds))

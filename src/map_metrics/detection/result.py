@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class DetectionResult:
         tables: precision and recall on the grids of the protocol.
         by_class: the same class by class; other tables than ``tables`` only with ``average="micro"`` and class metrics.
         options: how the rows became numbers.
+        iou_type: whose overlaps these are.
         num_images: images evaluated.
         num_duplicates: images left out because their ids had been seen.
         num_conflicts: how many of those differed from the copy that was kept.
@@ -30,6 +32,7 @@ class DetectionResult:
     tables: Tables
     by_class: Tables
     options: DetectionOptions
+    iou_type: str
     num_images: int
     num_duplicates: int = 0
     num_conflicts: int = 0
@@ -94,20 +97,21 @@ class DetectionResult:
             for label, p, r, g, d in zip(*columns, strict=True)
         ]
 
-    def value(self) -> dict[str, Any] | Tensor:
-        """What ``compute()`` returns."""
-        if self.options.output is not None:
-            return self.numbers[self.options.output]
+    def values(self) -> dict[str, Any]:
+        """The headline numbers, and what the options add to them."""
         value: dict[str, Any] = dict(self.numbers)
         if self.options.class_metrics:
-            value["map_per_class"], value[f"mar_{self.options.protocol.max_detections[-1]}_per_class"] = per_class(
-                self.by_class
-            )
+            value["map_per_class"], value[f"{self._recall_key}_per_class"] = per_class(self.by_class)
             value["classes"] = self.classes
         if self.options.extended_summary:
             value["ious"] = self.ious
             value |= {"precision": self.precision, "recall": self.recall, "scores": self.scores}
         return value
+
+    @property
+    def _recall_key(self) -> str:
+        caps = self.options.protocol.max_detections
+        return f"mar_{caps[-1]}" if caps else "mar"
 
     def summary(self) -> str:
         """The table that pycocotools prints, one line per number."""
@@ -152,3 +156,13 @@ class DetectionResult:
             f"DetectionResult(map={value:.6f}, images={self.num_images}, classes={len(self.classes)}, "
             f"protocol={self.options.protocol.name!r}, average={self.options.average!r})"
         )
+
+
+def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
+    """What ``compute()`` returns of the results by type of overlap: with two of them, under prefixed keys."""
+    value: dict[str, Any] = {}
+    for iou_type, result in results.items():
+        prefix = result.options.prefix(iou_type)
+        value |= {key if key == "classes" else prefix + key: item for key, item in result.values().items()}
+    output = next(iter(results.values())).options.output
+    return value if output is None else value[output]

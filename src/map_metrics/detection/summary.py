@@ -18,6 +18,7 @@ from map_metrics.detection.matching import (
     GroundTruths,
     Matches,
     Overlaps,
+    Pairs,
     Ranking,
     box_pairs,
     cell_of,
@@ -78,6 +79,46 @@ def evaluate(
             the rows of an image in the order of (label, input position) and the caps per image.
         overlaps: of these rows, where they are not those of the boxes.
     """
+    cells = _cells(detections, truths, average)
+    ranking, truths = cells.ranking, cells.truths
+    thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
+    pairs = _pairs(cells, protocol, overlaps, float(thresholds[0]))
+    ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
+    matches = match(pairs, cells.cell, truths.crowd, ignored, thresholds)
+    counts = torch.stack([torch.bincount(truths.label[~row], minlength=cells.num_classes) for row in ignored])
+    precision, scores, recall = _tabulate(cells.detections, ranking, matches, ignored, counts, order, protocol)
+    return Tables(cells.classes, precision, scores, recall, cells.num_truths, cells.num_detections)
+
+
+class Cells(NamedTuple):
+    """Rows in the order in which they are matched.
+
+    Attributes:
+        classes: (number of classes,) int64, the labels that occur, ascending.
+        num_truths: (number of classes,) int64, ground truths that count, whatever their area.
+        num_detections: (number of classes,) int64.
+        num_classes: C, the classes that are evaluated.
+        detections: rows whose ``label`` is the rank of the class.
+        detection_rows: (n,) int64, where each stood.
+        ranking: their order.
+        truths: rows sorted by cell, in input order inside one.
+        truth_rows: (g,) int64, where each stood.
+        cell: (g,) int64, the cell of each.
+    """
+
+    classes: Tensor
+    num_truths: Tensor
+    num_detections: Tensor
+    num_classes: int
+    detections: Detections
+    detection_rows: Tensor
+    ranking: Ranking
+    truths: GroundTruths
+    truth_rows: Tensor
+    cell: Tensor
+
+
+def _cells(detections: Detections, truths: GroundTruths, average: Average) -> Cells:
     classes, detections, truths = _rank_labels(detections, truths)
     num_truths = torch.bincount(truths.label[~(truths.crowd | truths.ignore)], minlength=len(classes))
     num_detections = torch.bincount(detections.label, minlength=len(classes))
@@ -89,23 +130,35 @@ def evaluate(
         num_classes = 1
     truths, by_cell = _by_cell(truths, num_classes)
     ranking = rank_detections(detections, num_classes)
+    return Cells(
+        classes,
+        num_truths,
+        num_detections,
+        num_classes,
+        detections,
+        detection_rows,
+        ranking,
+        truths,
+        truth_rows[by_cell],
+        cell_of(truths, num_classes),
+    )
 
-    cell = cell_of(truths, num_classes)
-    thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
-    cap, lowest = max(protocol.max_detections), float(thresholds[0])
+
+def _pairs(cells: Cells, protocol: Protocol, overlaps: Overlaps | None, lowest: float) -> Pairs:
+    """Candidates from boxes, or from overlaps that were measured before."""
+    cap = max(protocol.max_detections)
     if overlaps is None:
-        pairs = box_pairs(detections, ranking, truths, cell, cap, lowest)
-    else:
-        pairs = stored_pairs(overlaps, ranking, detection_rows, truth_rows[by_cell], cell, cap, lowest)
-    ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
-    matches = match(pairs, cell, truths.crowd, ignored, thresholds)
-    counts = torch.stack([torch.bincount(truths.label[~row], minlength=num_classes) for row in ignored])
-    precision, scores, recall = _tabulate(detections, ranking, matches, ignored, counts, order, protocol)
-    return Tables(classes, precision, scores, recall, num_truths, num_detections)
+        return box_pairs(cells.detections, cells.ranking, cells.truths, cells.cell, cap, lowest)
+    return stored_pairs(overlaps, cells.ranking, cells.detection_rows, cells.truth_rows, cells.cell, cap, lowest)
 
 
 def overlaps_by_cell(
-    detections: Detections, truths: GroundTruths, protocol: Protocol, *, average: Average = "macro"
+    detections: Detections,
+    truths: GroundTruths,
+    protocol: Protocol,
+    *,
+    average: Average = "macro",
+    overlaps: Overlaps | None = None,
 ) -> dict[tuple[int, int], Tensor]:
     """Overlap of every detection with every ground truth of its cell, as in pycocotools' ``COCOeval.ious``.
 
@@ -113,18 +166,22 @@ def overlaps_by_cell(
         (D, G) float64 by (image, label), for the cells that hold both; the label is -1 with ``average="micro"``.
             Detections by descending score, at most the largest cap of them; ground truths in input order.
     """
-    classes, detections, truths = _rank_labels(detections, truths)
-    if average == "micro":
-        detections, truths, classes = _one_class(detections)[0], _one_class(truths)[0], torch.tensor([-1])
-    truths, _ = _by_cell(truths, len(classes))
-    ranking = rank_detections(detections, len(classes))
-    cell = cell_of(truths, len(classes))
-    pairs = box_pairs(detections, ranking, truths, cell, max(protocol.max_detections), lowest=0.0)  # that is, all pairs
-    cells, num_pairs = cell[pairs.truth].unique_consecutive(return_counts=True)
-    widths = torch.searchsorted(cell, cells, right=True) - torch.searchsorted(cell, cells)
-    keys = zip((cells // len(classes)).tolist(), classes[cells % len(classes)].tolist(), strict=True)
-    blocks = zip(pairs.overlap.split(num_pairs.tolist()), widths.tolist(), strict=True)
-    return {key: block.view(-1, width) for key, (block, width) in zip(keys, blocks, strict=True)}
+    cells = _cells(detections, truths, average)
+    classes = torch.tensor([-1]) if average == "micro" else cells.classes
+    pairs = _pairs(cells, protocol, overlaps, lowest=0.0)
+    occupied = torch.unique(cells.cell[torch.isin(cells.cell, cells.ranking.cell)])
+    first = torch.searchsorted(cells.cell, occupied)
+    width = torch.searchsorted(cells.cell, occupied, right=True) - first
+    count = [torch.searchsorted(cells.ranking.cell, occupied, right=right) for right in (False, True)]
+    height = (count[1] - count[0]).clamp(max=max(protocol.max_detections))
+    size = height * width
+    which = torch.searchsorted(occupied, cells.cell[pairs.truth])
+    place = cells.ranking.position[pairs.detection] * width[which] + pairs.truth - first[which]
+    flat = torch.zeros(int(size.sum()), dtype=torch.float64)
+    flat[(size.cumsum(0) - size)[which] + place] = pairs.overlap
+    keys = zip((occupied // len(classes)).tolist(), classes[occupied % len(classes)].tolist(), strict=True)
+    blocks = zip(flat.split(size.tolist()), height.tolist(), width.tolist(), strict=True)
+    return {key: block.view(d, g) for key, (block, d, g) in zip(keys, blocks, strict=True)}
 
 
 def _rank_labels(detections: Detections, truths: GroundTruths) -> tuple[Tensor, Detections, GroundTruths]:
