@@ -20,7 +20,7 @@ from sklearn.metrics import average_precision_score
 from torchmetrics.retrieval import RetrievalMAP as HostMAP
 
 ROOT = Path(__file__).parents[1]
-PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "recipes").glob("*.md"))}
+PAGES = {path.stem: path for path in (ROOT / "docs" / "recipes").glob("*.md") if path.stem != "index"}
 NAMES = ["cross-modal", "hashing-paper", "reidentification", "revisited-oxford", "why-different"]
 
 
