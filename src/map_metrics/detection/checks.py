@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -9,12 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from map_metrics.checks import UNSIGNED, exact_integers, is_integer, tensor
+from map_metrics.checks import exact_integers, is_integer, tensor
 from map_metrics.detection.matching import NEGATIVE, NOT_EXHAUSTIVE, POSITIVE
 
 HALF_EXACT = {torch.bfloat16: 2**8, torch.float16: 2**11}  # whole numbers up to here are exact
 CROWD, IGNORE, DIFFICULT = 1, 2, 4  # flags of a ground truth
 FLAGS = {"iscrowd": CROWD, "is_group_of": CROWD, "ignore": IGNORE, "difficult": DIFFICULT}
+_USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16}
+_USUAL |= {torch.int32, torch.int64}
 IMAGE_LABELS = {
     "neg_category_ids": NEGATIVE,
     "not_exhaustive_category_ids": NOT_EXHAUSTIVE,
@@ -72,19 +75,20 @@ def side(name: str, images: Sequence[Mapping[str, Any]], *, values: bool) -> Row
     for i, label in enumerate(labels):
         if label.ndim != 1:
             raise ValueError(f"{name}[{i}]['labels'] must have the shape (n,), got {tuple(label.shape)}")
-        if not is_integer(label) and len(label):
+        if label.dtype.is_floating_point and label.numel():
             raise ValueError(f"{name}[{i}]['labels'] must be of an integer dtype, got {label.dtype}")
-    counts = [len(label) for label in labels]
+    counts = [label.shape[0] for label in labels]
     none = torch.zeros(0, dtype=torch.float64)
     rows = Rows(torch.tensor(counts, dtype=torch.int64), _join(labels, torch.int64), none, none.long(), none)
     if name == "preds":
         scores = [_column(name, i, image, "scores", n) for i, (image, n) in enumerate(zip(images, counts, strict=True))]
         rows = rows._replace(score=_join(scores, torch.float64))
-        if values:
+        if values and not _sum_is_finite(rows.score):
             _refuse(name, "scores", ~torch.isfinite(rows.score), rows.counts, "be finite", rows.score)
         return rows
-    rows = rows._replace(flags=_flags(name, images, rows, counts, values))
-    area = _optional(name, images, counts, "area", torch.nan)
+    present = set().union(*images)
+    rows = rows._replace(flags=_flags(name, images, present, rows, counts, values))
+    area = _optional(name, images, counts, "area", torch.nan) if "area" in present else None
     if area is None:
         return rows._replace(area=torch.full(rows.label.shape, torch.nan, dtype=torch.float64))
     if values:
@@ -94,11 +98,13 @@ def side(name: str, images: Sequence[Mapping[str, Any]], *, values: bool) -> Row
     return rows._replace(area=area)
 
 
-def _flags(name: str, images: Sequence[Mapping[str, Any]], rows: Rows, counts: list[int], values: bool) -> Tensor:
+def _flags(
+    name: str, images: Sequence[Mapping[str, Any]], present: set[str], rows: Rows, counts: list[int], values: bool
+) -> Tensor:
     """(n,) int64 sums of ``FLAGS``."""
     flags = torch.zeros(len(rows.label), dtype=torch.int64)
     for key, flag in FLAGS.items():
-        column = _optional(name, images, counts, key, 0)
+        column = _optional(name, images, counts, key, 0) if key in present else None
         if column is not None:
             if values:
                 _refuse(name, key, (column != 0) & (column != 1), rows.counts, "be 0 or 1", column)
@@ -113,14 +119,18 @@ def boxes(name: str, images: Sequence[Mapping[str, Any]], counts: Tensor, box_fo
     ]
     raw = _join(box, torch.float64).view(-1, 4)
     converted = _to_xywh(raw, box_format)
-    if values:
+    if values and not _sum_is_finite(converted):
         finite = torch.isfinite(raw).all(1) & torch.isfinite(converted).all(1)
-        negative = (converted[:, 2:] < 0).any(1)
-        if bool((~finite | negative).any()):
-            _refuse(name, "boxes", ~finite, counts, "be finite", raw)
-            expected = "have x2 >= x1 and y2 >= y1" if box_format == "xyxy" else "have a width and a height >= 0"
-            _refuse(name, "boxes", negative, counts, expected, raw)
+        _refuse(name, "boxes", ~finite, counts, "be finite", raw)
+    if values and len(converted) and float(converted[:, 2:].amin()) < 0:
+        expected = "have x2 >= x1 and y2 >= y1" if box_format == "xyxy" else "have a width and a height >= 0"
+        _refuse(name, "boxes", (converted[:, 2:] < 0).any(1), counts, expected, raw)
     return Boxes(converted, _rounded(box) if values else None)
+
+
+def _sum_is_finite(values: Tensor) -> bool:
+    """False where a value is not finite (and rarely elsewhere): much less work than a look at each."""
+    return math.isfinite(float(values.sum()))
 
 
 def image_labels(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
@@ -149,7 +159,7 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     ids, named = [], []
     for i, image in enumerate(target):
         value = image.get("image_id")
-        if isinstance(value, Tensor) and value.numel() == 1 and (is_integer(value) or value.dtype in UNSIGNED):
+        if isinstance(value, Tensor) and value.numel() == 1 and not value.dtype.is_floating_point:
             value = value.item()
         if value is not None and not _is_int(value):
             raise ValueError(
@@ -161,7 +171,8 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
+    integral = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    return integral and -(2**63) < int(value) < 2**63
 
 
 def label_range(name: str, label: Tensor, counts: Tensor, known: Iterable[int]) -> None:
@@ -173,6 +184,8 @@ def label_range(name: str, label: Tensor, counts: Tensor, known: Iterable[int]) 
 def _shapes(name: str, i: int, image: Mapping[str, Any], key: str, width: int, count: int) -> Tensor:
     """(count, width) numbers; an empty tensor of any usual shape has none."""
     value = _tensor(name, i, image, key)
+    if value.shape == (count, width):
+        return value
     if value.numel() == 0 and value.ndim <= 2 and value.shape[-1] in (0, width):
         value = value.reshape(0, width)
     if value.ndim != 2 or value.shape[1] != width:
@@ -190,15 +203,14 @@ def _column(name: str, i: int, image: Mapping[str, Any], key: str, count: int) -
 
 
 def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
-    if key not in image:
+    value = image.get(key)
+    if value is None:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
-    value = image[key]
-    usual = type(value) is Tensor and value.layout == torch.strided and not value.is_complex()
-    if not usual or value.dtype in UNSIGNED:
-        return tensor(f"{name}[{i}]['{key}']", value)
+    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided:
+        value = tensor(f"{name}[{i}]['{key}']", value)
     if value.dtype == torch.int64 and key in ("boxes", "scores", "area"):
         exact_integers(f"{name}[{i}]['{key}']", value)
-    return value.detach() if value.requires_grad else value
+    return value
 
 
 def _optional(
@@ -220,7 +232,7 @@ def _join(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
         return torch.zeros(0, dtype=dtype)
     if len({(part.dtype, part.device) for part in parts}) > 1 or parts[0].device.type == "mps":
         parts = [part.cpu().to(dtype) for part in parts]
-    return torch.cat(parts).to(dtype)
+    return torch.cat(parts).detach().to(dtype)
 
 
 def _to_xywh(box: Tensor, box_format: str) -> Tensor:

@@ -65,8 +65,8 @@ def image_blocks(
     blocks = {"image_labels": image_labels[1]}
     num_overlaps = torch.zeros_like(ids[0])
     if boxes is not None:
-        found += rows.bits(boxes[0]).unbind(1)
-        true += rows.bits(boxes[1]).unbind(1)
+        found.append(rows.bits(boxes[0]))
+        true.append(rows.bits(boxes[1]))
     if shapes is not None:
         found.append(rows.bits(shapes.detection_area))
         true.append(rows.bits(shapes.truth_area))
@@ -75,12 +75,17 @@ def image_blocks(
         num_overlaps = shapes.counts
     names, named = ids
     images = [named, names, detections.counts, truths.counts, num_overlaps, image_labels[0]]
-    return blocks | {"images": torch.stack(images, 1), "detections": _stack(found), "truths": _stack(true)}
+    return blocks | {
+        "images": torch.stack(images, 1),
+        "detections": _side_by_side(found),
+        "truths": _side_by_side(true),
+    }
 
 
-def _stack(columns: list[Tensor]) -> Tensor:
-    """(n, columns), on the device of the last column, which holds shapes."""
-    return torch.stack([column.to(columns[-1].device) for column in columns], 1)
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """(n, columns) from columns and blocks of columns, on the device of the last, which holds shapes."""
+    device = parts[-1].device
+    return torch.cat([(part if part.ndim == 2 else part[:, None]).to(device) for part in parts], 1)
 
 
 # --- tables -> what is evaluated --------------------------------------------------------------------------------------
