@@ -11,10 +11,10 @@ ROLE = re.compile(r":(?:class|func|meth|attr|data|mod):`~?(?P<name>[\w.]+)`")
 
 
 class Docstrings(griffe.Extension):
-    """Roles become links where the name has a page, examples a section; a comment above a constant is its docstring."""
+    """Roles become links, examples a section, and the comment above a constant its docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Change the text, before it is parsed."""
+        """Change the text before it is parsed."""
         if obj.docstring is None and obj.is_attribute and obj.name.isupper() and obj.parent.is_module:
             text = _comment_above(obj)
             obj.docstring = griffe.Docstring(text, lineno=obj.lineno, parent=obj) if text else None
@@ -32,9 +32,10 @@ def _comment_above(obj: griffe.Object) -> str:
 
 
 def _link(name: str, obj: griffe.Object) -> str:
-    """Code, as a link if the name has a heading (the optional kind of reference: a name without one stays code)."""
+    """Code, and a link where the name has a heading."""
+    first, dot, rest = name.partition(".")
     try:
-        path = obj.resolve(name.partition(".")[0]) + name[len(name.partition(".")[0]) :]
+        path = obj.resolve(first) + dot + rest
     except griffe.NameResolutionError:
         path = name
     return f"<autoref identifier='{path}' optional>`{name}`</autoref>"

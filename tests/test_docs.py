@@ -48,7 +48,7 @@ def sections(text: str) -> dict[str, list[tuple[int, str]]]:
 
 
 def run(code: str, line: int, namespace: dict, name: str) -> None:
-    """A block; one with prompts is a doctest. In another one, a line printed must be what the comment beside it says."""
+    """A block. One with prompts is a doctest; in others a printed line must be what the comment beside it says."""
     if code.lstrip().startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(code, namespace, name, name, line)
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
