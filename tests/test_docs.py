@@ -57,8 +57,11 @@ def run(code: str, line: int, namespace: dict, name: str) -> None:
         assert not runner.failures, "".join(report)
         namespace.update(test.globs)
         return
-    comments = comments_of(code)
-    for statement in ast.parse(code).body:
+    comments, body = comments_of(code), ast.parse(code).body
+    for call in [call for statement in body if not is_print(statement) for call in ast.walk(statement)]:
+        nested = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+        assert not (nested and call.end_lineno in comments), f"{name}:{line + call.end_lineno}: not compared in a loop"
+    for statement in body:
         end = statement.end_lineno
         ast.increment_lineno(statement, line)
         output = io.StringIO()
@@ -167,6 +170,7 @@ def test_blocks_are_found_and_run_in_their_sections():
         ("print(1)  # 2", AssertionError, "example:7: printed '1', said '2'"),
         ("print(1)  # 1.5", AssertionError, "printed '1'"),
         ("print(0.1)  # 0.12", AssertionError, "printed"),
+        ("for i in (1, 2):\n    print(i)  # 3", AssertionError, "example:8: not compared"),
     ],
 )
 def test_a_block_that_says_something_else_fails(code, error, message):
