@@ -24,8 +24,9 @@ check: $(VENV)/dev  ## format, lint and types
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
+# mkdocs without --quiet, which hides the warnings from --strict as well
 docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
 	$(RUN) benchmarks/run.py $(ARGS)

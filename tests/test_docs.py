@@ -11,6 +11,7 @@ import doctest
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -181,15 +182,32 @@ def test_a_block_that_says_something_else_fails(code, error, message):
 # --- the site ---------------------------------------------------------------------------------------------------------
 
 
+def build(root: Path, folder: Path) -> subprocess.CompletedProcess:
+    """Build as `make docs` does: a warning (a broken link, a name without a page) is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False, timeout=120)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it: a warning (a broken link, a name without a page) is an error."""
+    """The pages."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
     return folder
+
+
+@pytest.mark.parametrize("broken", ["[link](nowhere.md)", "[link](conventions.md#nowhere)", "::: map_metrics.Nowhere"])
+def test_a_broken_page_fails(tmp_path, broken):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("mkdocs.yml", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    with (tmp_path / "docs/index.md").open("a") as page:
+        page.write(f"\n{broken}\n")
+    assert "owhere" in (done := build(tmp_path, tmp_path / "site")).stderr
+    assert done.returncode == 1
 
 
 def test_every_public_name_stands_on_an_api_page(site):
