@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -16,13 +16,17 @@ demo: $(VENV)/dev  ## train the three examples on two DDP ranks; the logs are fo
 	$(RUN) examples/hashing_digits.py --devices 2
 	$(RUN) examples/detection_digits.py --devices 2
 
-test: check  ## check, then every test and doctest (ARGS="-k hashing -x" goes to pytest)
+test: check docs  ## check and docs, then every test and doctest (ARGS="-k hashing -x" goes to pytest)
 	$(RUN) -m pytest $(ARGS)
 
 check: $(VENV)/dev  ## format, lint and types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+
+# mkdocs without --quiet, which hides the warnings from --strict as well
+docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
 	$(RUN) benchmarks/run.py $(ARGS)
