@@ -202,7 +202,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("broken", ["[link](nowhere.md)", "[link](conventions.md#nowhere)", "::: map_metrics.Nowhere"])
 def test_a_broken_page_fails(tmp_path, broken):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in ("mkdocs.yml", "src"):
+    for name in ("mkdocs.yml", "src", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     with (tmp_path / "docs/index.md").open("a") as page:
         page.write(f"\n{broken}\n")
