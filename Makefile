@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test check docs bench growth clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name wi
 
 bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
 	$(RUN) benchmarks/run.py $(ARGS)
+
+growth: $(VENV)/dev  ## time and memory of each metric as its input grows (ARGS="--only hashing", "--large", "--imports")
+	$(RUN) benchmarks/growth.py $(ARGS)
 
 clean:  ## remove all that the other targets make
 	rm -rf $(VENV) build dist logs lightning_logs wandb .hypothesis .mypy_cache .pytest_cache .ruff_cache

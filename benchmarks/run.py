@@ -185,6 +185,13 @@ TASKS = {
             Ratio("total", "pytrec_eval", "total"),
         ],
     ),
+    "passages": Task(
+        partial(sets.retrieval, 6_980, 1_000, 1),
+        partial(sets.retrieval, 698, 1_000, 1),
+        our_rows,
+        {"ranx": peers.ranx, "pytrec_eval": peers.pytrec_eval},
+        [Ratio("total", "ranx", "evaluate", goal=1), Ratio("total", "pytrec_eval", "evaluate", goal=1)],
+    ),
     "matrix-10": Task(
         partial(sets.retrieval, 200, 100_000, 10),
         partial(sets.retrieval, 20, 100_000, 10),
