@@ -1,24 +1,22 @@
-"""From rows to COCO's tables, and from the tables to numbers.
-
-The tables are bit for bit those of pycocotools 2.0.11 (``COCOeval.accumulate``), but only true positives are looked at:
-between two of them precision falls, so no maximum and no sample lies there.
-"""
+"""From rows to tables, and from the tables to numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from map_metrics.detection.admission import admit
+from map_metrics.detection.best_overlap import match_best
+from map_metrics.detection.curves import Floats, tabulate
 from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
-    Matches,
+    ImageLabels,
     Overlaps,
-    Ranking,
     box_pairs,
     cell_of,
     effective,
@@ -27,26 +25,25 @@ from map_metrics.detection.matching import (
     stored_pairs,
 )
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import dense_ids, first_of_runs, lexsort
+from map_metrics.ranking import dense_ids, lexsort
 
 Average = Literal["macro", "micro"]
 Rows = TypeVar("Rows", Detections, GroundTruths)
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
-EPSILON = 2.0**-52  # in the denominator of precision: a lone leading true positive has precision 1 - 2^-52
+RULES = {"coco": match, "best": match_best}
 
 
 class Tables(NamedTuple):
     """Precision and recall on the grids of a protocol, -1 where a class has no ground truth in an area range.
 
-    C is the number of classes, or 1 with ``average="micro"``.
+    C is the number of classes, or 1 with ``average="micro"``. Without recall levels R is 1 and ``precision`` the area
+    under its envelope; without caps M is 1.
 
     Attributes:
         classes: (number of classes,) int64, every detected or true label, ascending.
         precision: [T, R, C, A, M] float64, the largest precision at or beyond a recall; 0 beyond the last recall.
-        scores: [T, R, C, A, M] float64, the score at which that recall is reached; 0 beyond the last recall.
+        scores: [T, R, C, A, M] float64, the score at which that recall is reached (without levels, the last one);
+            0 beyond the last recall.
         recall: [T, C, A, M] float64, the last recall.
         num_truths: (number of classes,) int64, ground truths that count, whatever their area.
         num_detections: (number of classes,) int64.
@@ -67,40 +64,57 @@ def evaluate(
     *,
     average: Average = "macro",
     overlaps: Overlaps | None = None,
+    image_labels: ImageLabels | None = None,
 ) -> Tables:
     """Match all images and tabulate precision and recall.
 
     Args:
         detections: rows of all images.
         truths: rows of all images.
-        protocol: thresholds, area ranges and caps.
+        protocol: grids and rules.
         average: ``"macro"`` evaluates every class on its own; ``"micro"`` all classes as one (pycocotools' useCats=0),
             the rows of an image in the order of (label, input position) and the caps per image.
         overlaps: of these rows, where they are not those of the boxes.
+        image_labels: what is known of whole images, for protocols with ``federated``.
     """
     classes, detections, truths = _rank_labels(detections, truths)
-    num_truths = torch.bincount(truths.label[~(truths.crowd | truths.ignore)], minlength=len(classes))
-    num_detections = torch.bincount(detections.label, minlength=len(classes))
     num_classes = len(classes)
+    uncounted = truths.ignore | (truths.crowd & (protocol.group_weight == 0))
+    num_truths = torch.bincount(truths.label[~uncounted], minlength=num_classes)
+    num_detections = torch.bincount(detections.label, minlength=num_classes)
+    standing = None
+    if protocol.federated or protocol.cap_per == "image":
+        labels = None if image_labels is None else _rank_image_labels(image_labels, classes)
+        detections, overlaps, standing = admit(detections, truths, overlaps, labels, num_classes, protocol)
     detection_rows, truth_rows = torch.arange(len(detections.label)), torch.arange(len(truths.label))
     if average == "micro":
         detections, detection_rows = _one_class(detections)
         truths, truth_rows = _one_class(truths)
         num_classes = 1
     truths, by_cell = _by_cell(truths, num_classes)
+    truth_rows = truth_rows[by_cell]
     ranking = rank_detections(detections, num_classes)
+    rows = detection_rows[ranking.row]
+    outside = _outside(detections.area[ranking.row], protocol)
+    if standing is not None:
+        ranking = ranking if standing.position is None else ranking._replace(position=standing.position[rows])
+        outside |= standing.excused[rows]
 
     cell = cell_of(truths, num_classes)
-    thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
-    cap, lowest = max(protocol.max_detections), float(thresholds[0])
+    thresholds, order = effective(protocol.iou_thresholds, strict=protocol.strict).sort(stable=True)
+    cap, lowest = protocol.cuts[-1], float(thresholds[0])
     if overlaps is None:
-        pairs = box_pairs(detections, ranking, truths, cell, cap, lowest)
+        pairs = box_pairs(_pixels(detections, protocol), ranking, _pixels(truths, protocol), cell, cap, lowest)
     else:
-        pairs = stored_pairs(overlaps, ranking, detection_rows, truth_rows[by_cell], cell, cap, lowest)
-    ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
-    matches = match(pairs, cell, truths.crowd, ignored, thresholds)
+        pairs = stored_pairs(overlaps, ranking, detection_rows, truth_rows, cell, cap, lowest)
+    ignored = uncounted[truth_rows] | _outside(truths.area, protocol)
+    matches = RULES[protocol.assign](pairs, cell, truths.crowd, ignored, thresholds, strict=protocol.strict)
     counts = torch.stack([torch.bincount(truths.label[~row], minlength=num_classes) for row in ignored])
-    precision, scores, recall = _tabulate(detections, ranking, matches, ignored, counts, order, protocol)
+    precision, scores, recall = tabulate(detections, ranking, matches, ignored, outside, counts, order, protocol)
+    if protocol.absent == "zero":
+        absent = torch.bincount(truths.label, minlength=num_classes) == 0
+        for area, out in enumerate(outside):
+            precision[:, :, absent & (torch.bincount(ranking.label[~out], minlength=num_classes) > 0), area] = 0.0
     return Tables(classes, precision, scores, recall, num_truths, num_detections)
 
 
@@ -116,10 +130,11 @@ def overlaps_by_cell(
     classes, detections, truths = _rank_labels(detections, truths)
     if average == "micro":
         detections, truths, classes = _one_class(detections)[0], _one_class(truths)[0], torch.tensor([-1])
+    detections, truths = _pixels(detections, protocol), _pixels(truths, protocol)
     truths, _ = _by_cell(truths, len(classes))
     ranking = rank_detections(detections, len(classes))
     cell = cell_of(truths, len(classes))
-    pairs = box_pairs(detections, ranking, truths, cell, max(protocol.max_detections), lowest=0.0)  # that is, all pairs
+    pairs = box_pairs(detections, ranking, truths, cell, protocol.cuts[-1], lowest=0.0)  # that is, all pairs
     cells, num_pairs = cell[pairs.truth].unique_consecutive(return_counts=True)
     widths = torch.searchsorted(cell, cells, right=True) - torch.searchsorted(cell, cells)
     keys = zip((cells // len(classes)).tolist(), classes[cells % len(classes)].tolist(), strict=True)
@@ -132,6 +147,18 @@ def _rank_labels(detections: Detections, truths: GroundTruths) -> tuple[Tensor, 
     classes, rank = dense_ids(torch.cat([detections.label, truths.label]))
     n = len(detections.label)
     return classes, detections._replace(label=rank[:n]), truths._replace(label=rank[n:])
+
+
+def _rank_image_labels(labels: ImageLabels, classes: Tensor) -> ImageLabels:
+    """Those of classes that occur, with each label replaced by its rank among them."""
+    rank = torch.searchsorted(classes, labels.label)
+    occurs = torch.isin(labels.label, classes)
+    return ImageLabels(*(column[occurs] for column in labels._replace(label=rank)))
+
+
+def _pixels(rows: Rows, protocol: Protocol) -> Rows:
+    """Boxes with their last row and column of pixels, where the protocol counts these in."""
+    return rows._replace(box=rows.box + rows.box.new_tensor([0, 0, 1, 1])) if protocol.inclusive else rows
 
 
 def _one_class(rows: Rows) -> tuple[Rows, Tensor]:
@@ -153,184 +180,16 @@ def _outside(area: Tensor, protocol: Protocol) -> Tensor:
     return (area < low) | (area > high)
 
 
-class Takers(NamedTuple):
-    """Matches that matter in one area range under one cap, in curve order.
-
-    Attributes:
-        first: (E,) int64, index of the lowest threshold at which the match stands.
-        stop: (E,) int64, the first above at which it does not.
-        hit: (E,) bool, a true positive; otherwise the ground truth is an ignored one.
-        seen: (E,) int64, detections of the class up to here that count as long as none is matched.
-        changers: (X,) int64, matches that change that number.
-        change: (X,) int64, by how much: 1 or -1.
-        num_changers: (E,) int64, how many of these there are up to each match.
-        score: (E + 1,) float64, and one entry of padding.
-        bounds: (C + 1,) int64, where each class starts, and the end.
-    """
-
-    first: Ints
-    stop: Ints
-    hit: Bools
-    seen: Ints
-    changers: Ints
-    change: Ints
-    num_changers: Ints
-    score: Floats
-    bounds: Ints
-
-
-def _tabulate(
-    detections: Detections,
-    ranking: Ranking,
-    matches: Matches,
-    ignored: Tensor,
-    counts: Tensor,
-    order: Tensor,
-    protocol: Protocol,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Fill the tables.
-
-    Args:
-        detections: the rows.
-        ranking: their order.
-        matches: who takes whom, at ascending thresholds.
-        ignored: (A, g) bool, ground truths that do not count.
-        counts: (A, C) int64, ground truths that do.
-        order: (T,) int64, where each of the ascending thresholds stands in the protocol.
-        protocol: the grids.
-
-    Returns:
-        precision and scores [T, R, C, A, M], recall [T, C, A, M].
-    """
-    levels = np.array(protocol.recall_thresholds)
-    by_level = np.argsort(levels, kind="stable")
-    # Areas and caps first in memory: what a summary reads at once lies together.
-    shape = (len(counts), len(protocol.max_detections), len(order), len(levels), counts.shape[1])
-    precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
-    outside = _outside(detections.area[ranking.row], protocol).numpy()
-    best_score = _best_scores(detections, ranking, shape[4])
-    score = detections.score[ranking.row[matches.detection]].numpy()
-    for area, count in enumerate(counts.numpy()):
-        needed = _needed(count, levels[by_level])
-        for m, cap in enumerate(protocol.max_detections):
-            takers = _takers(ranking, matches, score, ~ignored[area].numpy(), outside[area], area, cap, shape[4])
-            for t, row in enumerate(order.tolist()):
-                at = area, m, row
-                number, precision[at][by_level], scores[at][by_level] = _sample(takers, t, needed)
-                recall[at] = number / np.maximum(count, 1)
-            scores[area, m][:, levels <= 0] = best_score  # the first detection reaches recall 0, hit or not
-            for table in (recall, precision, scores):
-                table[area, m][..., count == 0] = -1
-    return _axes_last(precision), _axes_last(scores), _axes_last(recall)
-
-
-def _axes_last(table: Floats) -> Tensor:
-    """[A, M, ...] seen as [..., A, M]."""
-    return torch.from_numpy(np.moveaxis(table, (0, 1), (-2, -1)))
-
-
-def _best_scores(detections: Detections, ranking: Ranking, num_classes: int) -> Floats:
-    """(C,) the largest score of each class, 0 without detections."""
-    first = first_of_runs(ranking.label).nonzero()[:, 0]
-    best = np.zeros(num_classes)
-    best[ranking.label[first].numpy()] = detections.score[ranking.row[first]].numpy()
-    return best
-
-
-def _needed(count: Ints, levels: Floats) -> Ints:
-    """The least number of true positives, 1 or more, with number / count >= level in float64: (C, R) int64."""
-    total = np.maximum(count, 1)[:, None]
-    number = np.ceil(levels * total)  # off by one at most
-    number += number / total < levels
-    number -= (number - 1) / total >= levels
-    return np.maximum(number, 1).astype(np.int64)
-
-
-def _takers(
-    ranking: Ranking,
-    matches: Matches,
-    score: Floats,
-    counts: Bools,
-    outside: Bools,
-    area: int,
-    cap: int,
-    num_classes: int,
-) -> Takers:
-    """The matches that matter in one area range under one cap.
-
-    Args:
-        ranking: the detections.
-        matches: who takes whom.
-        score: (E,) float64, of each match.
-        counts: (g,) bool, ground truths that count in this area range.
-        outside: (n,) bool, detections outside of it: ignored where unmatched.
-        area: index of the range.
-        cap: detections of a cell that take part.
-        num_classes: C.
-    """
-    label, position = ranking.label.numpy(), ranking.position.numpy()
-    detection, truth, first, stop = (column.numpy() for column in matches[:4])
-    hit, out = counts[truth], outside[detection]
-    stands = matches.areas[area].numpy() & (position[detection] < cap)
-    rows = np.flatnonzero(stands & (hit | ~out))  # an ignored truth taken from outside the range changes nothing
-    hit, out, detection = hit[rows], out[rows], detection[rows]
-    change = (hit & out).astype(np.int64) - ~(hit | out)
-    seen = np.cumsum(~outside & (position < cap))
-    starts = np.searchsorted(label, np.arange(num_classes + 1))
-    seen_before = np.insert(seen, 0, 0)[starts]
-    bounds = np.searchsorted(detection, starts)
-    changers = np.flatnonzero(change)
-    return Takers(
-        first[rows],
-        stop[rows],
-        hit,
-        seen[detection] - np.repeat(seen_before[:-1], np.diff(bounds)),
-        changers,
-        change[changers],
-        np.cumsum(change != 0),
-        np.append(score[rows], 0.0),
-        bounds,
-    )
-
-
-def _sample(takers: Takers, threshold: int, needed: Ints) -> tuple[Ints, Floats, Floats]:
-    """One threshold's curves of all classes, sampled where each recall level is first reached.
-
-    Args:
-        takers: the matches.
-        threshold: its index.
-        needed: (C, R) int64, how many true positives each recall level takes, ascending along R.
-
-    Returns:
-        Number of true positives (C,) int64; envelope of precision and score, (R, C) each, 0 where no curve comes.
-    """
-    stands = (takers.first <= threshold) & (threshold < takers.stop)
-    hits = np.flatnonzero(stands & takers.hit)
-    bounds = np.searchsorted(hits, takers.bounds)
-    start, number = bounds[:-1], np.diff(bounds)
-    changed = np.concatenate([[0], np.cumsum(takers.change * stands[takers.changers])])
-    changed_before = changed[np.searchsorted(takers.changers, takers.bounds[:-1])]
-    total = takers.seen[hits] + changed[takers.num_changers[hits]] - np.repeat(changed_before, number)
-    precision = (np.arange(1, len(hits) + 1) - np.repeat(start, number)) / (total + EPSILON)
-
-    start, number = start[:, None], number[:, None]
-    reached = needed <= number
-    place = start + np.minimum(needed - 1, number)
-    # The maximum between one level and the next, then over the levels above. The start of each curve is a bound too:
-    # without it the last stretch would run into the next curve. Where two bounds coincide, reduceat returns what
-    # stands there, which belongs to the next stretch and does no harm.
-    bounds = np.concatenate([start, place], axis=1)
-    best = np.maximum.reduceat(np.append(precision, 0.0), bounds.ravel()).reshape(bounds.shape)[:, 1:]
-    envelope = np.maximum.accumulate(np.where(reached, best, 0.0)[:, ::-1], axis=1)[:, ::-1]
-    score = np.where(reached, takers.score[np.append(hits, -1)[place]], 0.0)
-    return number[:, 0], envelope.T, score.T
-
-
-def summarize(tables: Tables, protocol: Protocol) -> dict[str, Tensor]:
+def summarize(tables: Tables, protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> dict[str, Tensor]:
     """The COCO numbers under torchmetrics' names, 0-d float64, -1 where nothing is defined.
 
     The unnamed ones are over the first area range; all but ``mar_{cap}`` are at the largest cap; ``map_50`` and
-    ``map_75`` are -1 unless the protocol has exactly that threshold.
+    ``map_75`` are -1 unless the protocol has exactly that threshold. A protocol without caps has one ``mar``.
+
+    Args:
+        tables: of macro averaging, where groups are given.
+        protocol: of the tables.
+        class_groups: label -> name of its group (LVIS: how frequent a class is); adds ``map_{group}``, by name.
     """
     precision, recall = tables.precision.numpy()[..., -1], tables.recall.numpy()
     thresholds = np.array(protocol.iou_thresholds)
@@ -339,7 +198,11 @@ def summarize(tables: Tables, protocol: Protocol) -> dict[str, Tensor]:
         numbers[f"map_{percent}"] = _mean(precision[thresholds == percent / 100, ..., 0])
     names = [name for name, _, _ in protocol.areas]
     numbers |= {f"map_{name}": _mean(precision[..., a]) for a, name in enumerate(names) if a}
-    numbers |= {f"mar_{cap}": _mean(recall[..., 0, m]) for m, cap in enumerate(protocol.max_detections)}
+    groups = class_groups or {}
+    group_of_class = np.array([groups.get(label) for label in tables.classes.tolist()], dtype=object)
+    for group in sorted(set(groups.values())):
+        numbers[f"map_{group}"] = _mean(precision[:, :, group_of_class == group, 0])
+    numbers |= {name: _mean(recall[..., 0, m]) for m, name in enumerate(protocol.mar_keys)}
     numbers |= {f"mar_{name}": _mean(recall[..., a, -1]) for a, name in enumerate(names) if a}
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
 
