@@ -62,10 +62,8 @@ REFUSED = {
     ),
     "protocol: no thresholds": (lambda: replace(COCO, iou_thresholds=()), "`iou_thresholds`"),
     "protocol: a threshold above 1": (lambda: replace(COCO, iou_thresholds=(1.1,)), "`iou_thresholds`"),
-    "protocol: no recalls": (lambda: replace(COCO, recall_thresholds=()), "`recall_thresholds`"),
     "protocol: no areas": (lambda: replace(COCO, areas=()), "`areas`"),
     "protocol: a range upside down": (lambda: replace(COCO, areas=(("all", 5.0, 1.0),)), "`areas` .*low <= high"),
-    "protocol: no caps": (lambda: replace(COCO, max_detections=()), "`max_detections`"),
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from oracle_coco import annotations, found, images_and_categories, pycocotools, random_scene, scene, true
 
+from map_metrics.detection.curves import needed_hits
 from map_metrics.detection.protocols import COCO, PROTOCOLS
-from map_metrics.detection.summary import _needed, evaluate, overlaps_by_cell, per_class, summarize
+from map_metrics.detection.summary import evaluate, overlaps_by_cell, per_class, summarize
 
 B10 = (0, 0, 10, 10)
 FAR = (50, 50, 10, 10)
@@ -67,7 +68,7 @@ def test_needed_is_the_search_of_pycocotools():
     levels = np.array(COCO.recall_thresholds)
     counts = np.array([*range(1, 400), 1000, 1013, 4096, 20_000])
     expected = [np.maximum(np.searchsorted(np.arange(n + 1) / n, levels), 1) for n in counts.tolist()]
-    assert np.array_equal(_needed(counts, levels), expected)
+    assert np.array_equal(needed_hits(counts, levels), expected)
 
 
 @pytest.mark.parametrize(("height", "passed"), [(12, 3), (11, 2), (10, 1), (9, 0)])

@@ -4,7 +4,8 @@ A *cell* is one class in one image: the unit in which COCO matches. Detections a
 score first) once; from then on a detection is known by its place there. Matching itself sees no boxes: it takes sparse
 pairs with an overlap, so anything that has an overlap (boxes, masks) can be matched.
 
-The rule is the greedy one of pycocotools 2.0.11 (``COCOeval.evaluateImg``).
+Two rules: COCO's greedy one (pycocotools 2.0.11, ``COCOeval.evaluateImg``), and that of PASCAL VOC and Open Images, in
+which a detection looks at one ground truth alone.
 """
 
 from __future__ import annotations
@@ -62,16 +63,17 @@ class GroundTruths(NamedTuple):
     area: Tensor
 
 
-NEGATIVE, NOT_EXHAUSTIVE, POSITIVE = 1, 2, 3  # kinds of image-level labels
+NEGATIVE, NOT_EXHAUSTIVE, POSITIVE = range(3)
 
 
 class ImageLabels(NamedTuple):
-    """What is known of whole images: a class is absent, not marked everywhere, or present.
+    """What is known of whole images, apart from their boxes; in any order.
 
     Attributes:
         image: (k,) int64, dense rank of the image.
         label: (k,) int64, any value.
-        kind: (k,) int64, ``NEGATIVE``, ``NOT_EXHAUSTIVE`` or ``POSITIVE``.
+        kind: (k,) int64: ``NEGATIVE``, verified to be absent; ``NOT_EXHAUSTIVE``, not every object of it has a box;
+            ``POSITIVE``, verified to be present.
     """
 
     image: Tensor
@@ -133,6 +135,7 @@ class Matches(NamedTuple):
         truth: (E,) int64, row of the ground truths.
         first: (E,) int64, the lowest threshold (its index) at which the match stands.
         stop: (E,) int64, the first threshold above at which it does not.
+        again: (E,) bool, the truth is a group that a better detection has found: this one is ignored.
         areas: (A, E) bool, the area ranges in which it stands.
     """
 
@@ -140,10 +143,11 @@ class Matches(NamedTuple):
     truth: Tensor
     first: Tensor
     stop: Tensor
+    again: Tensor
     areas: Tensor
 
 
-def cell_of(rows: Detections | GroundTruths, num_classes: int) -> Tensor:
+def cell_of(rows: Detections | GroundTruths | ImageLabels, num_classes: int) -> Tensor:
     """Number of each row's cell, in the order of (image, class), where ``label`` is the rank of the class."""
     return rows.image * num_classes + rows.label
 
@@ -250,15 +254,20 @@ def _blocks(num_pairs: Tensor) -> Iterator[slice]:
     return (slice(lo, hi) for lo, hi in pairwise([*bounds, len(total)]))
 
 
-def effective(iou_thresholds: Sequence[float]) -> Tensor:
-    """(T,) float64 thresholds as pycocotools applies them: an overlap one rounding below 1 passes a threshold of 1."""
-    return torch.tensor(iou_thresholds, dtype=torch.float64).clamp(max=1 - 1e-10)
+def effective(iou_thresholds: Sequence[float], *, strict: bool = False) -> Tensor:
+    """(T,) float64 thresholds as pycocotools applies them: an overlap one rounding below 1 passes a threshold of 1.
+
+    Those that an overlap must exceed are left alone.
+    """
+    return torch.tensor(iou_thresholds, dtype=torch.float64).clamp(max=1.0 if strict else 1 - 1e-10)
 
 
-def match(pairs: Pairs, cell: Tensor, crowd: Tensor, ignored: Tensor, thresholds: Tensor) -> Matches:
+def match(
+    pairs: Pairs, cell: Tensor, crowd: Tensor, ignored: Tensor, thresholds: Tensor, *, strict: bool = False
+) -> Matches:
     """COCO's greedy matching for all thresholds and area ranges.
 
-    In the order of score, a detection takes the free ground truth with the largest overlap at or above the threshold:
+    In the order of score, a detection takes the free ground truth with the largest overlap that meets the threshold:
     one that counts before an ignored one, the later one among equals. A crowd is always free.
 
     Args:
@@ -267,8 +276,9 @@ def match(pairs: Pairs, cell: Tensor, crowd: Tensor, ignored: Tensor, thresholds
         crowd: (g,) bool.
         ignored: (A, g) bool, ground truths that do not count in an area range; crowds never do.
         thresholds: (T,) float64, ascending.
+        strict: an overlap must exceed a threshold.
     """
-    reach = torch.searchsorted(thresholds, pairs.overlap, right=True)  # thresholds 0 .. reach - 1 are met
+    reach = torch.searchsorted(thresholds, pairs.overlap, right=not strict)  # thresholds 0 .. reach - 1 are met
     # A truth none of whose candidates has another candidate is settled on its own, whatever is ignored.
     degree = torch.bincount(pairs.detection)
     contested = torch.zeros(len(crowd), dtype=torch.bool)
@@ -297,7 +307,9 @@ def _match_alone(detection: Tensor, truth: Tensor, reach: Tensor, crowd: Tensor,
     before[crowd[truth]] = 0
     wins = (reach > before).nonzero()[:, 0]
     areas = torch.ones(num_areas, len(wins), dtype=torch.bool)
-    return Matches(detection[wins], truth[wins], before[wins], reach[wins], areas)
+    return Matches(
+        detection[wins], truth[wins], before[wins], reach[wins], torch.zeros_like(wins, dtype=torch.bool), areas
+    )
 
 
 def _match_in_rounds(
@@ -326,8 +338,9 @@ def _match_in_rounds(
         found.append((pair, threshold, area))
     pair, threshold, area = (np.concatenate(column) for column in zip(*found, strict=True))
     first = torch.from_numpy(threshold)
+    again = torch.zeros(len(first), dtype=torch.bool)
     areas = torch.from_numpy(np.arange(len(ignored))[:, None] == area)
-    return Matches(torch.from_numpy(detection[pair]), torch.from_numpy(truth[pair]), first, first + 1, areas)
+    return Matches(torch.from_numpy(detection[pair]), torch.from_numpy(truth[pair]), first, first + 1, again, areas)
 
 
 def _turns(detection: NDArray[np.int64], cell: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,10 @@ def detection_results(tables: dict[str, Tensor], options: DetectionOptions) -> d
 def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> DetectionResult:
     protocol = options.protocol
     detections, truths, overlaps = rows_of(images, iou_type, protocol.ignored)
-    whole = evaluate(detections, truths, protocol, average=options.average, overlaps=overlaps)
+    compute = functools.partial(
+        evaluate, detections, truths, protocol, overlaps=overlaps, image_labels=images.image_labels
+    )
+    whole = compute(average=options.average)
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
@@ -38,7 +42,7 @@ def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> Dete
         ious = {(images.names[image], label): overlap for (image, label), overlap in cells.items()}
     return DetectionResult(
         tables=whole,
-        by_class=evaluate(detections, truths, protocol, overlaps=overlaps) if split else whole,
+        by_class=compute() if split else whole,
         options=options,
         iou_type=iou_type,
         num_images=len(images.names),

@@ -55,6 +55,9 @@ class DetectionOptions:
         record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
         if types != ("bbox",) and min(record.iou_thresholds) == 0:
             raise ValueError("Argument `iou_thresholds` must be above 0 for all but iou_type='bbox', got 0")
+        groups = _names("class_groups", class_groups)
+        if groups and average == "micro":
+            raise ValueError("Argument `class_groups` needs average='macro', got 'micro': there is one curve for all")
         options = cls(
             box_format,
             types,
@@ -63,7 +66,7 @@ class DetectionOptions:
             flag("extended_summary", extended_summary),
             average,
             _names("class_names", class_names),
-            _names("class_groups", class_groups),
+            groups,
             output,
         )
         if output is not None:
@@ -91,8 +94,9 @@ def _iou_types(value: Any) -> tuple[str, ...]:
 def headline_keys(protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> tuple[str, ...]:
     """The keys of the headline numbers of one type of overlap, in order."""
     areas = [name for name, _, _ in protocol.areas[1:]]
-    averages = ["map", "map_50", "map_75", *(f"map_{name}" for name in areas)]
-    return (*averages, *(f"mar_{cap}" for cap in protocol.max_detections), *(f"mar_{name}" for name in areas))
+    groups = sorted(set((class_groups or {}).values()))
+    averages = ["map", "map_50", "map_75", *(f"map_{name}" for name in (*areas, *groups))]
+    return (*averages, *protocol.mar_keys, *(f"mar_{name}" for name in areas))
 
 
 def _protocol(name: Any, iou_thresholds: Any, rec_thresholds: Any, max_detection_thresholds: Any) -> Protocol:

@@ -76,7 +76,7 @@ class DetectionResult:
     @functools.cached_property
     def numbers(self) -> dict[str, Tensor]:
         """The headline numbers under torchmetrics' names, 0-d float64, -1 where undefined."""
-        return summarize(self.tables, self.options.protocol)
+        return summarize(self.tables, self.options.protocol, self.options.class_groups)
 
     def per_class(self) -> list[dict[str, Any]]:
         """One row per class: label, name, AP and AR over the first area range (-1 where undefined), and counts."""
@@ -101,31 +101,30 @@ class DetectionResult:
         """The headline numbers, and what the options add to them."""
         value: dict[str, Any] = dict(self.numbers)
         if self.options.class_metrics:
-            value["map_per_class"], value[f"{self._recall_key}_per_class"] = per_class(self.by_class)
+            value["map_per_class"], value[f"{self.options.protocol.mar_keys[-1]}_per_class"] = per_class(self.by_class)
             value["classes"] = self.classes
         if self.options.extended_summary:
             value["ious"] = self.ious
             value |= {"precision": self.precision, "recall": self.recall, "scores": self.scores}
         return value
 
-    @property
-    def _recall_key(self) -> str:
-        caps = self.options.protocol.max_detections
-        return f"mar_{caps[-1]}" if caps else "mar"
-
     def summary(self) -> str:
         """The table that pycocotools prints, one line per number."""
         protocol = self.options.protocol
         spans = {"50": "0.50", "75": "0.75"}
         whole = f"{protocol.iou_thresholds[0]:.2f}:{protocol.iou_thresholds[-1]:.2f}"
+        areas = [name for name, _, _ in protocol.areas]
+        largest = str(protocol.max_detections[-1]) if protocol.max_detections else "all"
         lines = []
         for key, value in self.numbers.items():
             kind, _, part = key.partition("_")
             title = "Average Precision  (AP)" if kind == "map" else "Average Recall     (AR)"
-            area = part if part in [name for name, _, _ in protocol.areas] else protocol.areas[0][0]
-            cap = part if kind == "mar" and part.isdigit() else str(protocol.max_detections[-1])
+            area = part if part in areas else areas[0]
+            cap = part if kind == "mar" and part.isdigit() else largest
             iou = spans.get(part, whole) if kind == "map" else whole
-            lines.append(f" {title} @[ IoU={iou:<9} | area={area:>6s} | maxDets={cap:>3s} ] = {float(value):0.3f}")
+            group = f"| group={part} " if part in (self.options.class_groups or {}).values() else ""
+            where = f"IoU={iou:<9} | area={area:>6s} | maxDets={cap:>3s} {group}"
+            lines.append(f" {title} @[ {where}] = {float(value):0.3f}")
         return "\n".join(lines)
 
     def notes(self) -> dict[str, str]:

@@ -1,21 +1,21 @@
-"""From rows to COCO's tables, and from the tables to numbers.
-
-The tables are bit for bit those of pycocotools 2.0.11 (``COCOeval.accumulate``), but only true positives are looked at:
-between two of them precision falls, so no maximum and no sample lies there.
-"""
+"""From rows to tables, and from the tables to numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from map_metrics.detection.admission import admit
+from map_metrics.detection.best_overlap import match_best
+from map_metrics.detection.curves import Floats, tabulate
 from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
+    ImageLabels,
     Matches,
     Overlaps,
     Pairs,
@@ -28,26 +28,25 @@ from map_metrics.detection.matching import (
     stored_pairs,
 )
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import dense_ids, first_of_runs, lexsort
+from map_metrics.ranking import dense_ids, lexsort
 
 Average = Literal["macro", "micro"]
 Rows = TypeVar("Rows", Detections, GroundTruths)
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
-EPSILON = 2.0**-52  # in the denominator of precision: a lone leading true positive has precision 1 - 2^-52
+RULES = {"coco": match, "best": match_best}
 
 
 class Tables(NamedTuple):
     """Precision and recall on the grids of a protocol, -1 where a class has no ground truth in an area range.
 
-    C is the number of classes, or 1 with ``average="micro"``.
+    C is the number of classes, or 1 with ``average="micro"``. Without recall levels R is 1 and ``precision`` the area
+    under its envelope; without caps M is 1.
 
     Attributes:
         classes: (number of classes,) int64, every detected or true label, ascending.
         precision: [T, R, C, A, M] float64, the largest precision at or beyond a recall; 0 beyond the last recall.
-        scores: [T, R, C, A, M] float64, the score at which that recall is reached; 0 beyond the last recall.
+        scores: [T, R, C, A, M] float64, the score at which that recall is reached (without levels, the last one);
+            0 beyond the last recall.
         recall: [T, C, A, M] float64, the last recall.
         num_truths: (number of classes,) int64, ground truths that count, whatever their area.
         num_detections: (number of classes,) int64.
@@ -61,6 +60,49 @@ class Tables(NamedTuple):
     num_detections: Tensor
 
 
+class Matched(NamedTuple):
+    """All images matched: what every table, curve and count is made of.
+
+    Detections and ground truths stand in the order of the evaluation, their ``label`` the rank of the curve they belong
+    to: that of their class, or 0 with ``average="micro"``.
+
+    Attributes:
+        classes: (number of classes,) int64, every detected or true label, ascending.
+        num_truths: (number of classes,) int64, ground truths that count, whatever their area.
+        num_detections: (number of classes,) int64.
+        num_curves: the number of classes, or 1 with ``average="micro"``.
+        detections: the rows that take part.
+        detection_class: (n,) int64, rank of each one's class.
+        detection_row: (n,) int64, the row that each one came as.
+        truths: the rows, sorted by cell.
+        truth_class: (g,) int64, rank of each one's class.
+        truth_row: (g,) int64, the row that each one came as.
+        cell: (g,) int64, the cell of each.
+        ranking: the detections in curve order.
+        matches: who takes whom, at ascending thresholds.
+        order: (T,) int64, where each of the ascending thresholds stands in the protocol.
+        ignored: (A, g) bool, ground truths that do not count in an area range.
+        outside: (A, n) bool, places whose detection is left out where it is unmatched.
+    """
+
+    classes: Tensor
+    num_truths: Tensor
+    num_detections: Tensor
+    num_curves: int
+    detections: Detections
+    detection_class: Tensor
+    detection_row: Tensor
+    truths: GroundTruths
+    truth_class: Tensor
+    truth_row: Tensor
+    cell: Tensor
+    ranking: Ranking
+    matches: Matches
+    order: Tensor
+    ignored: Tensor
+    outside: Tensor
+
+
 def evaluate(
     detections: Detections,
     truths: GroundTruths,
@@ -68,88 +110,74 @@ def evaluate(
     *,
     average: Average = "macro",
     overlaps: Overlaps | None = None,
+    image_labels: ImageLabels | None = None,
 ) -> Tables:
-    """Match all images and tabulate precision and recall.
+    """Match all images and tabulate precision and recall: the arguments are those of :func:`match_images`."""
+    matched = match_images(detections, truths, protocol, average=average, overlaps=overlaps, image_labels=image_labels)
+    return tables_of(matched, protocol)
+
+
+def match_images(
+    detections: Detections,
+    truths: GroundTruths,
+    protocol: Protocol,
+    *,
+    average: Average = "macro",
+    overlaps: Overlaps | None = None,
+    image_labels: ImageLabels | None = None,
+) -> Matched:
+    """Match all images.
 
     Args:
         detections: rows of all images.
         truths: rows of all images.
-        protocol: thresholds, area ranges and caps.
+        protocol: thresholds, area ranges, caps and rules.
         average: ``"macro"`` evaluates every class on its own; ``"micro"`` all classes as one (pycocotools' useCats=0),
             the rows of an image in the order of (label, input position) and the caps per image.
         overlaps: of these rows, where they are not those of the boxes.
+        image_labels: of these images, for a federated protocol.
     """
-    cells = _cells(detections, truths, average)
-    ranking, truths = cells.ranking, cells.truths
-    thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
-    pairs = _pairs(cells, protocol, overlaps, float(thresholds[0]))
-    ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
-    matches = match(pairs, cells.cell, truths.crowd, ignored, thresholds)
-    counts = torch.stack([torch.bincount(truths.label[~row], minlength=cells.num_classes) for row in ignored])
-    precision, scores, recall = _tabulate(cells.detections, ranking, matches, ignored, counts, order, protocol)
-    return Tables(cells.classes, precision, scores, recall, cells.num_truths, cells.num_detections)
-
-
-class Cells(NamedTuple):
-    """Rows in the order in which they are matched.
-
-    Attributes:
-        classes: (number of classes,) int64, the labels that occur, ascending.
-        num_truths: (number of classes,) int64, ground truths that count, whatever their area.
-        num_detections: (number of classes,) int64.
-        num_classes: C, the classes that are evaluated.
-        detections: rows whose ``label`` is the rank of the class.
-        detection_rows: (n,) int64, where each stood.
-        ranking: their order.
-        truths: rows sorted by cell, in input order inside one.
-        truth_rows: (g,) int64, where each stood.
-        cell: (g,) int64, the cell of each.
-    """
-
-    classes: Tensor
-    num_truths: Tensor
-    num_detections: Tensor
-    num_classes: int
-    detections: Detections
-    detection_rows: Tensor
-    ranking: Ranking
-    truths: GroundTruths
-    truth_rows: Tensor
-    cell: Tensor
-
-
-def _cells(detections: Detections, truths: GroundTruths, average: Average) -> Cells:
-    classes, detections, truths = _rank_labels(detections, truths)
-    num_truths = torch.bincount(truths.label[~(truths.crowd | truths.ignore)], minlength=len(classes))
-    num_detections = torch.bincount(detections.label, minlength=len(classes))
-    num_classes = len(classes)
-    detection_rows, truth_rows = torch.arange(len(detections.label)), torch.arange(len(truths.label))
-    if average == "micro":
-        detections, detection_rows = _one_class(detections)
-        truths, truth_rows = _one_class(truths)
-        num_classes = 1
-    truths, by_cell = _by_cell(truths, num_classes)
-    ranking = rank_detections(detections, num_classes)
-    return Cells(
-        classes,
-        num_truths,
-        num_detections,
-        num_classes,
-        detections,
-        detection_rows,
-        ranking,
-        truths,
-        truth_rows[by_cell],
-        cell_of(truths, num_classes),
+    cells = _cells(detections, truths, protocol, average, overlaps, image_labels)
+    truths, ranking = cells.truths, cells.ranking
+    thresholds, order = effective(protocol.iou_thresholds, strict=protocol.strict).sort(stable=True)
+    pairs = _pairs(cells, protocol, float(thresholds[0]))
+    outside = _outside(cells.detections.area[ranking.row], protocol)
+    if cells.excused is not None:
+        outside |= cells.excused[ranking.row]
+    ignored = _uncounted(truths, protocol) | _outside(truths.area, protocol)
+    return Matched(
+        classes=cells.classes,
+        num_truths=cells.num_truths,
+        num_detections=cells.num_detections,
+        num_curves=cells.num_curves,
+        detections=cells.detections,
+        detection_class=cells.detection_class,
+        detection_row=cells.detection_row,
+        truths=truths,
+        truth_class=cells.truth_class,
+        truth_row=cells.truth_row,
+        cell=cells.cell,
+        ranking=ranking,
+        matches=RULES[protocol.assign](pairs, cells.cell, truths.crowd, ignored, thresholds, strict=protocol.strict),
+        order=order,
+        ignored=ignored,
+        outside=outside,
     )
 
 
-def _pairs(cells: Cells, protocol: Protocol, overlaps: Overlaps | None, lowest: float) -> Pairs:
-    """Candidates from boxes, or from overlaps that were measured before."""
-    cap = max(protocol.max_detections)
-    if overlaps is None:
-        return box_pairs(cells.detections, cells.ranking, cells.truths, cells.cell, cap, lowest)
-    return stored_pairs(overlaps, cells.ranking, cells.detection_rows, cells.truth_rows, cells.cell, cap, lowest)
+def tables_of(matched: Matched, protocol: Protocol) -> Tables:
+    """The tables of matched images, on the grids of the protocol they were matched under."""
+    label, ranking = matched.truths.label, matched.ranking
+    counts = torch.stack([torch.bincount(label[~row], minlength=matched.num_curves) for row in matched.ignored])
+    precision, scores, recall = tabulate(
+        matched.detections, ranking, matched.matches, matched.ignored, matched.outside, counts, matched.order, protocol
+    )
+    if protocol.absent == "zero":
+        absent = torch.bincount(label, minlength=matched.num_curves) == 0
+        for area, out in enumerate(matched.outside):
+            found = torch.bincount(ranking.label[~out], minlength=matched.num_curves) > 0
+            precision[:, :, absent & found, area] = 0.0
+    return Tables(matched.classes, precision, scores, recall, matched.num_truths, matched.num_detections)
 
 
 def overlaps_by_cell(
@@ -166,14 +194,14 @@ def overlaps_by_cell(
         (D, G) float64 by (image, label), for the cells that hold both; the label is -1 with ``average="micro"``.
             Detections by descending score, at most the largest cap of them; ground truths in input order.
     """
-    cells = _cells(detections, truths, average)
+    cells = _cells(detections, truths, protocol, average, overlaps, None)
     classes = torch.tensor([-1]) if average == "micro" else cells.classes
-    pairs = _pairs(cells, protocol, overlaps, lowest=0.0)
+    pairs = _pairs(cells, protocol, lowest=0.0)
     occupied = torch.unique(cells.cell[torch.isin(cells.cell, cells.ranking.cell)])
     first = torch.searchsorted(cells.cell, occupied)
     width = torch.searchsorted(cells.cell, occupied, right=True) - first
-    count = [torch.searchsorted(cells.ranking.cell, occupied, right=right) for right in (False, True)]
-    height = (count[1] - count[0]).clamp(max=max(protocol.max_detections))
+    bounds = [torch.searchsorted(cells.ranking.cell, occupied, right=right) for right in (False, True)]
+    height = (bounds[1] - bounds[0]).clamp(max=protocol.cuts[-1])
     size = height * width
     which = torch.searchsorted(occupied, cells.cell[pairs.truth])
     place = cells.ranking.position[pairs.detection] * width[which] + pairs.truth - first[which]
@@ -184,11 +212,109 @@ def overlaps_by_cell(
     return {key: block.view(d, g) for key, (block, d, g) in zip(keys, blocks, strict=True)}
 
 
+class Cells(NamedTuple):
+    """Rows in the order in which they are matched, under the names of :class:`Matched`.
+
+    Attributes:
+        excused: (n,) bool, detections that are no false positives, or None where there are none.
+        overlaps: by the rows as they came, or None: those of the boxes.
+    """
+
+    classes: Tensor
+    num_truths: Tensor
+    num_detections: Tensor
+    num_curves: int
+    detections: Detections
+    detection_class: Tensor
+    detection_row: Tensor
+    truths: GroundTruths
+    truth_class: Tensor
+    truth_row: Tensor
+    cell: Tensor
+    ranking: Ranking
+    excused: Tensor | None
+    overlaps: Overlaps | None
+
+
+def _cells(
+    detections: Detections,
+    truths: GroundTruths,
+    protocol: Protocol,
+    average: Average,
+    overlaps: Overlaps | None,
+    image_labels: ImageLabels | None,
+) -> Cells:
+    classes, detections, truths = _rank_labels(detections, truths)
+    num_curves = len(classes)
+    num_truths = torch.bincount(truths.label[~_uncounted(truths, protocol)], minlength=num_curves)
+    num_detections = torch.bincount(detections.label, minlength=num_curves)
+    detection_row, truth_row = torch.arange(len(detections.label)), torch.arange(len(truths.label))
+    standing = None
+    if protocol.federated or protocol.cap_per == "image":
+        labels = None if image_labels is None else _rank_image_labels(image_labels, classes)
+        detections, overlaps, standing = admit(detections, truths, overlaps, labels, num_curves, protocol)
+    detection_class, truth_class = detections.label, truths.label
+    excused, position = standing or (None, None)
+    if average == "micro":
+        detections, detection_row = _one_class(detections)
+        truths, truth_row = _one_class(truths)
+        num_curves = 1
+    truths, by_cell = _by_cell(truths, num_curves)
+    truth_row = truth_row[by_cell]
+    ranking = rank_detections(detections, num_curves)
+    if position is not None:
+        ranking = ranking._replace(position=position[detection_row][ranking.row])
+    return Cells(
+        classes,
+        num_truths,
+        num_detections,
+        num_curves,
+        detections,
+        detection_class[detection_row],
+        detection_row,
+        truths,
+        truth_class[truth_row],
+        truth_row,
+        cell_of(truths, num_curves),
+        ranking,
+        None if excused is None else excused[detection_row],
+        overlaps,
+    )
+
+
+def _pairs(cells: Cells, protocol: Protocol, lowest: float) -> Pairs:
+    """Candidates from boxes, or from overlaps that were measured before."""
+    cap = protocol.cuts[-1]
+    if cells.overlaps is not None:
+        return stored_pairs(
+            cells.overlaps, cells.ranking, cells.detection_row, cells.truth_row, cells.cell, cap, lowest
+        )
+    detections, truths = _pixels(cells.detections, protocol), _pixels(cells.truths, protocol)
+    return box_pairs(detections, cells.ranking, truths, cells.cell, cap, lowest)
+
+
+def _uncounted(truths: GroundTruths, protocol: Protocol) -> Tensor:
+    """(g,) bool: ground truths that count in no area range."""
+    return truths.ignore | (truths.crowd & (protocol.group_weight == 0))
+
+
 def _rank_labels(detections: Detections, truths: GroundTruths) -> tuple[Tensor, Detections, GroundTruths]:
     """The labels that occur, ascending, and the rows with each label replaced by its rank among them."""
     classes, rank = dense_ids(torch.cat([detections.label, truths.label]))
     n = len(detections.label)
     return classes, detections._replace(label=rank[:n]), truths._replace(label=rank[n:])
+
+
+def _rank_image_labels(labels: ImageLabels, classes: Tensor) -> ImageLabels:
+    """Those of classes that occur, with each label replaced by its rank among them."""
+    rank = torch.searchsorted(classes, labels.label)
+    occurs = torch.isin(labels.label, classes)
+    return ImageLabels(*(column[occurs] for column in labels._replace(label=rank)))
+
+
+def _pixels(rows: Rows, protocol: Protocol) -> Rows:
+    """Boxes with their last row and column of pixels, where the protocol counts these in."""
+    return rows._replace(box=rows.box + rows.box.new_tensor([0, 0, 1, 1])) if protocol.inclusive else rows
 
 
 def _one_class(rows: Rows) -> tuple[Rows, Tensor]:
@@ -210,184 +336,16 @@ def _outside(area: Tensor, protocol: Protocol) -> Tensor:
     return (area < low) | (area > high)
 
 
-class Takers(NamedTuple):
-    """Matches that matter in one area range under one cap, in curve order.
-
-    Attributes:
-        first: (E,) int64, index of the lowest threshold at which the match stands.
-        stop: (E,) int64, the first above at which it does not.
-        hit: (E,) bool, a true positive; otherwise the ground truth is an ignored one.
-        seen: (E,) int64, detections of the class up to here that count as long as none is matched.
-        changers: (X,) int64, matches that change that number.
-        change: (X,) int64, by how much: 1 or -1.
-        num_changers: (E,) int64, how many of these there are up to each match.
-        score: (E + 1,) float64, and one entry of padding.
-        bounds: (C + 1,) int64, where each class starts, and the end.
-    """
-
-    first: Ints
-    stop: Ints
-    hit: Bools
-    seen: Ints
-    changers: Ints
-    change: Ints
-    num_changers: Ints
-    score: Floats
-    bounds: Ints
-
-
-def _tabulate(
-    detections: Detections,
-    ranking: Ranking,
-    matches: Matches,
-    ignored: Tensor,
-    counts: Tensor,
-    order: Tensor,
-    protocol: Protocol,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Fill the tables.
-
-    Args:
-        detections: the rows.
-        ranking: their order.
-        matches: who takes whom, at ascending thresholds.
-        ignored: (A, g) bool, ground truths that do not count.
-        counts: (A, C) int64, ground truths that do.
-        order: (T,) int64, where each of the ascending thresholds stands in the protocol.
-        protocol: the grids.
-
-    Returns:
-        precision and scores [T, R, C, A, M], recall [T, C, A, M].
-    """
-    levels = np.array(protocol.recall_thresholds)
-    by_level = np.argsort(levels, kind="stable")
-    # Areas and caps first in memory: what a summary reads at once lies together.
-    shape = (len(counts), len(protocol.max_detections), len(order), len(levels), counts.shape[1])
-    precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
-    outside = _outside(detections.area[ranking.row], protocol).numpy()
-    best_score = _best_scores(detections, ranking, shape[4])
-    score = detections.score[ranking.row[matches.detection]].numpy()
-    for area, count in enumerate(counts.numpy()):
-        needed = _needed(count, levels[by_level])
-        for m, cap in enumerate(protocol.max_detections):
-            takers = _takers(ranking, matches, score, ~ignored[area].numpy(), outside[area], area, cap, shape[4])
-            for t, row in enumerate(order.tolist()):
-                at = area, m, row
-                number, precision[at][by_level], scores[at][by_level] = _sample(takers, t, needed)
-                recall[at] = number / np.maximum(count, 1)
-            scores[area, m][:, levels <= 0] = best_score  # the first detection reaches recall 0, hit or not
-            for table in (recall, precision, scores):
-                table[area, m][..., count == 0] = -1
-    return _axes_last(precision), _axes_last(scores), _axes_last(recall)
-
-
-def _axes_last(table: Floats) -> Tensor:
-    """[A, M, ...] seen as [..., A, M]."""
-    return torch.from_numpy(np.moveaxis(table, (0, 1), (-2, -1)))
-
-
-def _best_scores(detections: Detections, ranking: Ranking, num_classes: int) -> Floats:
-    """(C,) the largest score of each class, 0 without detections."""
-    first = first_of_runs(ranking.label).nonzero()[:, 0]
-    best = np.zeros(num_classes)
-    best[ranking.label[first].numpy()] = detections.score[ranking.row[first]].numpy()
-    return best
-
-
-def _needed(count: Ints, levels: Floats) -> Ints:
-    """The least number of true positives, 1 or more, with number / count >= level in float64: (C, R) int64."""
-    total = np.maximum(count, 1)[:, None]
-    number = np.ceil(levels * total)  # off by one at most
-    number += number / total < levels
-    number -= (number - 1) / total >= levels
-    return np.maximum(number, 1).astype(np.int64)
-
-
-def _takers(
-    ranking: Ranking,
-    matches: Matches,
-    score: Floats,
-    counts: Bools,
-    outside: Bools,
-    area: int,
-    cap: int,
-    num_classes: int,
-) -> Takers:
-    """The matches that matter in one area range under one cap.
-
-    Args:
-        ranking: the detections.
-        matches: who takes whom.
-        score: (E,) float64, of each match.
-        counts: (g,) bool, ground truths that count in this area range.
-        outside: (n,) bool, detections outside of it: ignored where unmatched.
-        area: index of the range.
-        cap: detections of a cell that take part.
-        num_classes: C.
-    """
-    label, position = ranking.label.numpy(), ranking.position.numpy()
-    detection, truth, first, stop = (column.numpy() for column in matches[:4])
-    hit, out = counts[truth], outside[detection]
-    stands = matches.areas[area].numpy() & (position[detection] < cap)
-    rows = np.flatnonzero(stands & (hit | ~out))  # an ignored truth taken from outside the range changes nothing
-    hit, out, detection = hit[rows], out[rows], detection[rows]
-    change = (hit & out).astype(np.int64) - ~(hit | out)
-    seen = np.cumsum(~outside & (position < cap))
-    starts = np.searchsorted(label, np.arange(num_classes + 1))
-    seen_before = np.insert(seen, 0, 0)[starts]
-    bounds = np.searchsorted(detection, starts)
-    changers = np.flatnonzero(change)
-    return Takers(
-        first[rows],
-        stop[rows],
-        hit,
-        seen[detection] - np.repeat(seen_before[:-1], np.diff(bounds)),
-        changers,
-        change[changers],
-        np.cumsum(change != 0),
-        np.append(score[rows], 0.0),
-        bounds,
-    )
-
-
-def _sample(takers: Takers, threshold: int, needed: Ints) -> tuple[Ints, Floats, Floats]:
-    """One threshold's curves of all classes, sampled where each recall level is first reached.
-
-    Args:
-        takers: the matches.
-        threshold: its index.
-        needed: (C, R) int64, how many true positives each recall level takes, ascending along R.
-
-    Returns:
-        Number of true positives (C,) int64; envelope of precision and score, (R, C) each, 0 where no curve comes.
-    """
-    stands = (takers.first <= threshold) & (threshold < takers.stop)
-    hits = np.flatnonzero(stands & takers.hit)
-    bounds = np.searchsorted(hits, takers.bounds)
-    start, number = bounds[:-1], np.diff(bounds)
-    changed = np.concatenate([[0], np.cumsum(takers.change * stands[takers.changers])])
-    changed_before = changed[np.searchsorted(takers.changers, takers.bounds[:-1])]
-    total = takers.seen[hits] + changed[takers.num_changers[hits]] - np.repeat(changed_before, number)
-    precision = (np.arange(1, len(hits) + 1) - np.repeat(start, number)) / (total + EPSILON)
-
-    start, number = start[:, None], number[:, None]
-    reached = needed <= number
-    place = start + np.minimum(needed - 1, number)
-    # The maximum between one level and the next, then over the levels above. The start of each curve is a bound too:
-    # without it the last stretch would run into the next curve. Where two bounds coincide, reduceat returns what
-    # stands there, which belongs to the next stretch and does no harm.
-    bounds = np.concatenate([start, place], axis=1)
-    best = np.maximum.reduceat(np.append(precision, 0.0), bounds.ravel()).reshape(bounds.shape)[:, 1:]
-    envelope = np.maximum.accumulate(np.where(reached, best, 0.0)[:, ::-1], axis=1)[:, ::-1]
-    score = np.where(reached, takers.score[np.append(hits, -1)[place]], 0.0)
-    return number[:, 0], envelope.T, score.T
-
-
-def summarize(tables: Tables, protocol: Protocol) -> dict[str, Tensor]:
+def summarize(tables: Tables, protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> dict[str, Tensor]:
     """The COCO numbers under torchmetrics' names, 0-d float64, -1 where nothing is defined.
 
     The unnamed ones are over the first area range; all but ``mar_{cap}`` are at the largest cap; ``map_50`` and
-    ``map_75`` are -1 unless the protocol has exactly that threshold.
+    ``map_75`` are -1 unless the protocol has exactly that threshold. A protocol without caps has one ``mar``.
+
+    Args:
+        tables: of macro averaging, where groups are given.
+        protocol: of the tables.
+        class_groups: label -> name of its group (LVIS: how frequent a class is); adds ``map_{group}``, by name.
     """
     precision, recall = tables.precision.numpy()[..., -1], tables.recall.numpy()
     thresholds = np.array(protocol.iou_thresholds)
@@ -396,7 +354,11 @@ def summarize(tables: Tables, protocol: Protocol) -> dict[str, Tensor]:
         numbers[f"map_{percent}"] = _mean(precision[thresholds == percent / 100, ..., 0])
     names = [name for name, _, _ in protocol.areas]
     numbers |= {f"map_{name}": _mean(precision[..., a]) for a, name in enumerate(names) if a}
-    numbers |= {f"mar_{cap}": _mean(recall[..., 0, m]) for m, cap in enumerate(protocol.max_detections)}
+    groups = class_groups or {}
+    group_of_class = np.array([groups.get(label) for label in tables.classes.tolist()], dtype=object)
+    for group in sorted(set(groups.values())):
+        numbers[f"map_{group}"] = _mean(precision[:, :, group_of_class == group, 0])
+    numbers |= {name: _mean(recall[..., 0, m]) for m, name in enumerate(protocol.mar_keys)}
     numbers |= {f"mar_{name}": _mean(recall[..., a, -1]) for a, name in enumerate(names) if a}
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
 
