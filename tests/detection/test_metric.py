@@ -569,7 +569,8 @@ def test_what_is_refused_is_otherwise_good():
 
 ARGUMENTS = {
     "box_format": ["xyyx", None, 1, ("xyxy",)],
-    "iou_type": ["segm", "box", None, ("bbox", "segm"), ()],
+    "iou_type": ["boxes", "box", None, ("bbox", "obb"), (), ("segm", "segm"), ["keypoints", "bbox"], {"segm"}],
+    "class_groups": ["abc", 3, [1], {"a": "b"}, {1: 2}],
     "iou_thresholds": [[], [1.1], [-0.1], 0.5, "0.5", [True], ["a"], [NAN], [None], {0.5: 1}],
     "rec_thresholds": [[], [1.1], [-0.1], 0.5, "01", [True], [NAN]],
     "max_detection_thresholds": [[], [0], [-1], [1, 1], [1.5], [True], 100, "100", [None]],

@@ -49,7 +49,7 @@ def assert_same_tables(ours, theirs):
 
 def test_protocols_by_name():
     assert {name: record.name for name, record in PROTOCOLS.items()} == {
-        name: name for name in ("coco", "voc2007", "voc2012", "lvis", "openimages")
+        name: name for name in ("coco", "coco-keypoints", "voc2007", "voc2012", "lvis", "openimages")
     }
 
 

@@ -12,10 +12,10 @@ from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
     ImageLabels,
-    Overlaps,
     cell_of,
     curve_order,
 )
+from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
 from map_metrics.ranking import first_of_runs
 

@@ -14,7 +14,7 @@ from map_metrics.checks import exact_integers, is_integer, tensor
 from map_metrics.detection.matching import NEGATIVE, NOT_EXHAUSTIVE, POSITIVE
 
 HALF_EXACT = {torch.bfloat16: 2**8, torch.float16: 2**11}  # whole numbers up to here are exact
-CROWD, IGNORE, DIFFICULT = 1, 2, 4  # flags of a ground truth
+CROWD, IGNORE, DIFFICULT, EMPTY = 1, 2, 4, 8  # flags of a ground truth
 FLAGS = {"iscrowd": CROWD, "is_group_of": CROWD, "ignore": IGNORE, "difficult": DIFFICULT}
 _USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16}
 _USUAL |= {torch.int32, torch.int64}

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from map_metrics.detection.overlap import box_overlap
+from map_metrics.detection.pairs import PAIRS_AT_ONCE, Overlaps
 from map_metrics.ranking import first_of_runs, lexsort
-
-PAIRS_AT_ONCE = 1 << 16  # boxes of that many pairs and what is computed from them stay in the cache
 
 
 class Detections(NamedTuple):
@@ -79,20 +78,6 @@ class ImageLabels(NamedTuple):
     image: Tensor
     label: Tensor
     kind: Tensor
-
-
-class Overlaps(NamedTuple):
-    """Pairs of one image, whatever their classes, whose overlap is above 0; no pair twice, in any order.
-
-    Attributes:
-        detection: (P,) int64, row of the detections.
-        truth: (P,) int64, row of the ground truths.
-        value: (P,) float64 in (0, 1].
-    """
-
-    detection: Tensor
-    truth: Tensor
-    value: Tensor
 
 
 class Ranking(NamedTuple):

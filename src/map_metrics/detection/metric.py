@@ -15,6 +15,7 @@ from map_metrics.detection import checks
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
 from map_metrics.detection.result import DetectionResult, value_of
+from map_metrics.detection.shapes import measure
 from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
 from map_metrics.detection.summary import evaluate, overlaps_by_cell
 from map_metrics.rows import RowMetric
@@ -70,8 +71,20 @@ def _blocks(
         found = checks.boxes("preds", preds, detections.counts, options.box_format, values=values)
         true = checks.boxes("target", target, truths.counts, options.box_format, values=values)
         boxes, rounded = (found.box, true.box), found.rounded or true.rounded
+    shapes = None
+    for iou_type in set(options.iou_types) - {"bbox"}:
+        shapes = measure(
+            iou_type,
+            preds,
+            target,
+            detections,
+            truths,
+            box_format=options.box_format,
+            sigmas=options.sigmas,
+            values=values,
+        )
     ids, labels = checks.image_ids(target), checks.image_labels(target)
-    return image_blocks(detections, truths, boxes, None, ids, labels), rounded
+    return image_blocks(detections, truths, boxes, shapes, ids, labels), rounded
 
 
 def _rounded_note(dtype: torch.dtype) -> str:
@@ -96,6 +109,7 @@ def detection_map(
     protocol: str | Protocol = "coco",
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     class_groups: Sequence[str] | Mapping[int, str] | None = None,
+    sigmas: Sequence[float] | None = None,
     output: str | None = None,
     validate_args: bool = True,
 ) -> dict[str, Any] | Tensor:
@@ -124,6 +138,7 @@ def detection_map(
         protocol,
         class_names,
         class_groups,
+        sigmas,
         output,
     )
     blocks, rounded = _blocks(preds, target, options, values=flag("validate_args", validate_args))
@@ -187,6 +202,7 @@ class DetectionMAP(RowMetric):
         protocol: str | Protocol = "coco",
         class_names: Sequence[str] | Mapping[int, str] | None = None,
         class_groups: Sequence[str] | Mapping[int, str] | None = None,
+        sigmas: Sequence[float] | None = None,
         output: str | None = None,
         validate_args: bool = True,
         **kwargs: Any,
@@ -203,12 +219,14 @@ class DetectionMAP(RowMetric):
             protocol,
             class_names,
             class_groups,
+            sigmas,
             output,
         )
         names = None if options.class_names is None else sorted(options.class_names)
         config = {
             "box_format": box_format,
             "iou_types": sorted(options.iou_types),
+            "sigmas": options.sigmas if "keypoints" in options.iou_types else None,
             "labels": names,
             "validate_args": flag("validate_args", validate_args),
         }

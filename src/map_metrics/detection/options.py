@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from map_metrics.conventions import flag, one_of
+from map_metrics.detection.keypoints import COCO_SIGMAS
 from map_metrics.detection.protocols import PROTOCOLS, Protocol, caps, fractions
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
-IOU_TYPES = ("bbox",)
+IOU_TYPES = ("bbox", "segm", "obb", "keypoints")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class DetectionOptions:
     average: Literal["macro", "micro"]
     class_names: Mapping[int, str] | None
     class_groups: Mapping[int, str] | None
+    sigmas: tuple[float, ...]
     output: str | None
 
     @classmethod
@@ -46,12 +49,15 @@ class DetectionOptions:
         protocol: Any,
         class_names: Any,
         class_groups: Any,
+        sigmas: Any,
         output: Any,
     ) -> DetectionOptions:
         """Check the arguments and put the given grids and caps in place of the protocol's own."""
         one_of("box_format", box_format, BOX_FORMATS)
         one_of("average", average, ("macro", "micro"))
         types = _iou_types(iou_type)
+        if protocol == "coco" and types == ("keypoints",):
+            protocol = "coco-keypoints"
         record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
         if types != ("bbox",) and min(record.iou_thresholds) == 0:
             raise ValueError("Argument `iou_thresholds` must be above 0 for all but iou_type='bbox', got 0")
@@ -67,6 +73,7 @@ class DetectionOptions:
             average,
             _names("class_names", class_names),
             groups,
+            _sigmas(sigmas, types),
             output,
         )
         if output is not None:
@@ -86,9 +93,21 @@ class DetectionOptions:
 def _iou_types(value: Any) -> tuple[str, ...]:
     """One type, or boxes and masks."""
     types = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
-    if len(types) == 1 and types[0] in IOU_TYPES:
+    if (len(types) == 1 and types[0] in IOU_TYPES) or sorted(map(str, types)) == ["bbox", "segm"]:
         return types
-    raise ValueError(f"Argument `iou_type` must be one of {IOU_TYPES}, got {value!r}")
+    raise ValueError(f"Argument `iou_type` must be one of {IOU_TYPES} or ('bbox', 'segm'), got {value!r}")
+
+
+def _sigmas(values: Any, types: tuple[str, ...]) -> tuple[float, ...]:
+    if values is None:
+        return COCO_SIGMAS
+    if types != ("keypoints",):
+        raise ValueError(f"Argument `sigmas` needs iou_type='keypoints', got iou_type={types}")
+    numbers = values.tolist() if hasattr(values, "tolist") else values
+    valid = isinstance(numbers, list | tuple) and all(isinstance(x, Real) and 0 < float(x) < math.inf for x in numbers)
+    if not valid or not numbers:
+        raise ValueError(f"Argument `sigmas` must be a list of numbers above 0, one per keypoint, got {values!r}")
+    return tuple(float(x) for x in numbers)
 
 
 def headline_keys(protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> tuple[str, ...]:

@@ -142,6 +142,9 @@ COCO = Protocol(
     max_detections=(1, 10, 100),
 )
 
+# cocoeval.Params.setKpParams: persons that are small have no keypoints.
+COCO_KEYPOINTS = replace(COCO, name="coco-keypoints", areas=(COCO.areas[0], *COCO.areas[2:]), max_detections=(20,))
+
 # The devkit's rule with its pixel-inclusive boxes. Whether an overlap of exactly .5 passes is contested: mmdetection's,
 # Padilla's and Cartucho's tools say yes, py-faster-rcnn and detectron2 no (``strict=True``).
 VOC2012 = Protocol(
@@ -165,4 +168,4 @@ LVIS = replace(COCO, name="lvis", max_detections=(300,), cap_per="image", ignore
 # TensorFlow's OpenImagesDetectionChallengeEvaluator; weight 0 is its "detection metric 2018".
 OPEN_IMAGES = replace(VOC2012, name="openimages", inclusive=False, ignored=(), federated=True, group_weight=1)
 
-PROTOCOLS: dict[str, Protocol] = {p.name: p for p in (COCO, VOC2007, VOC2012, LVIS, OPEN_IMAGES)}
+PROTOCOLS: dict[str, Protocol] = {p.name: p for p in (COCO, COCO_KEYPOINTS, VOC2007, VOC2012, LVIS, OPEN_IMAGES)}

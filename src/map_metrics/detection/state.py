@@ -10,7 +10,9 @@ from torch import Tensor
 
 from map_metrics import rows
 from map_metrics.detection import checks
-from map_metrics.detection.matching import Detections, GroundTruths, ImageLabels, Overlaps
+from map_metrics.detection.matching import Detections, GroundTruths, ImageLabels
+from map_metrics.detection.pairs import Overlaps
+from map_metrics.detection.shapes import Shapes
 from map_metrics.ranking import distinct_rows, fingerprints
 
 # Columns of the tables. The rows of the images stand one after the other, in the order of ``images``. Where boxes are
@@ -35,22 +37,6 @@ def tables(iou_types: tuple[str, ...]) -> dict[str, int]:
 # --- input -> tables --------------------------------------------------------------------------------------------------
 
 
-class Shapes(NamedTuple):
-    """What is kept of the masks, keypoints or oriented boxes of a batch.
-
-    Attributes:
-        detection_area: (n,) float64, square pixels.
-        truth_area: (g,) float64, square pixels.
-        overlaps: pairs with an overlap, image after image, by the places of the rows in their image.
-        counts: (images,) int64, pairs of each image.
-    """
-
-    detection_area: Tensor
-    truth_area: Tensor
-    overlaps: Overlaps
-    counts: Tensor
-
-
 def image_blocks(
     detections: checks.Rows,
     truths: checks.Rows,
@@ -68,6 +54,8 @@ def image_blocks(
         found.append(rows.bits(boxes[0]))
         true.append(rows.bits(boxes[1]))
     if shapes is not None:
+        if shapes.empty is not None:
+            true[1] = truths.flags.cpu() + checks.EMPTY * shapes.empty
         found.append(rows.bits(shapes.detection_area))
         true.append(rows.bits(shapes.truth_area))
         pairs = shapes.overlaps
@@ -173,7 +161,7 @@ def rows_of(
     detections = Detections(image, found[:, 0].contiguous(), rows.floats(found[:, 1]), box, area)
     box, area = _shape(true[:, len(TRUTHS) :], iou_type)
     given, flags = rows.floats(true[:, 2]), true[:, 1]
-    ignore = torch.zeros(len(true), dtype=torch.bool)
+    ignore = flags & checks.EMPTY != 0
     for key in ignored:
         ignore |= flags & checks.FLAGS[key] != 0
     truths = GroundTruths(

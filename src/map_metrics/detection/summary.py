@@ -17,7 +17,6 @@ from map_metrics.detection.matching import (
     GroundTruths,
     ImageLabels,
     Matches,
-    Overlaps,
     Pairs,
     Ranking,
     box_pairs,
@@ -27,6 +26,7 @@ from map_metrics.detection.matching import (
     rank_detections,
     stored_pairs,
 )
+from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
 from map_metrics.ranking import dense_ids, lexsort
 
