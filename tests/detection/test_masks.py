@@ -189,6 +189,12 @@ def test_a_large_mask_of_long_runs():
         assert rows_of(overlaps) == expected_overlaps([(packed, packed, [0, 1])])
 
 
+def test_positions_beyond_31_bits():
+    """A run of 1,000 pixels from pixel 3e9 = 42857 x 70000 + 10000."""
+    code = {"size": [70000, 60000], "counts": [3 * 10**9, 1000, 70000 * 60000 - 3 * 10**9 - 1000]}
+    assert read_masks("preds", [{"masks": [code]}]).box.tolist() == [[42857, 10000, 1, 1000]]
+
+
 GOOD = {"size": [2, 3], "counts": [2, 3, 1]}
 BAD = {
     "no key": ({"boxes": 1}, r"target\[1\] must hold the key 'masks', got \['boxes'\]"),

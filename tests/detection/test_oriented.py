@@ -166,6 +166,10 @@ def test_equal_boxes_overlap_by_exactly_one():
     rows = np.column_stack([rng.normal(size=(200, 2)) * 1e6, rng.exponential(size=(200, 2)), rng.uniform(-9, 9, 200)])
     images = [boxes(row) for row in rows]
     assert overlaps(images, images) == [(i, i, 1.0) for i in range(200)]
+    rows = rows[:, [0, 1, 3, 2, 4]] + [0, 0, 0, 0, math.pi / 2]  # the same boxes, their sides named the other way
+    values = np.array([value for _, _, value in overlaps(images, [boxes(row) for row in rows])])
+    assert len(values) == 200
+    assert ((values > 1 - 1e-12) & (values <= 1)).all()
 
 
 def test_no_overlap():

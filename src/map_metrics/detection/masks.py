@@ -123,14 +123,21 @@ def mask_overlaps(detections: Masks, truths: Masks, crowd: Tensor) -> Overlaps:
     is_crowd = array(crowd)
     parts = []
     for d, g in image_pairs(detections.counts, truths.counts):
-        near = np.flatnonzero(_boxes_meet(detections.bounds, truths.bounds, d, g))
-        for block in blocks(detections.bounds[d[near], 2]):
-            i, j = d[near[block]], g[near[block]]
-            common = _common_pixels(detections, truths, i, j)
-            own = detections.pixels[i]
-            union = np.where(is_crowd[j], own, own + truths.pixels[j] - common)
-            parts.append((i, j, common / union))
+        common = common_pixels(detections, truths, d, g)
+        some = np.flatnonzero(common)
+        d, g, common = d[some], g[some], common[some]
+        own = detections.pixels[d]
+        parts.append((d, g, common / np.where(is_crowd[g], own, own + truths.pixels[g] - common)))
     return collect(parts)
+
+
+def common_pixels(detections: Masks, truths: Masks, d: Integers, g: Integers) -> Integers:
+    """(P,) int64, pixels that both masks of each pair hold: detection ``d`` and truth ``g``, of one image."""
+    common = np.zeros(len(d), np.int64)
+    near = np.flatnonzero(_boxes_meet(detections.bounds, truths.bounds, d, g))
+    for block in blocks(detections.bounds[d[near], 2]):
+        common[near[block]] = _common_pixels(detections, truths, d[near[block]], g[near[block]])
+    return common
 
 
 def _boxes_meet(detected: Integers, true: Integers, d: Integers, g: Integers) -> NDArray[np.bool_]:
@@ -142,7 +149,7 @@ def _boxes_meet(detected: Integers, true: Integers, d: Integers, g: Integers) ->
 
 
 def _common_pixels(detections: Masks, truths: Masks, d: Integers, g: Integers) -> Integers:
-    """(P,) int64, pixels that both masks of each pair hold; their boxes meet."""
+    """The same where the boxes meet."""
     (x, _, w, _), (tx, _, tw, _) = detections.bounds[d].T, truths.bounds[g].T
     to_slot = detections.first[d] - x  # of a column
     start = detections.strips_before[to_slot + np.maximum(x, tx)]
