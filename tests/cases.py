@@ -299,12 +299,17 @@ def embedding(name: str, *, data: dict[str, Any] | None = None, order_free: bool
 # --- detection -------------------------------------------------------------------------------------------------------
 
 
-def image(random: Random, number: int, *, ids: bool, crowds: bool, areas: bool) -> tuple[Batch, Batch]:
+def image(
+    random: Random, number: int, *, ids: bool, crowds: bool, areas: bool, shape: str, marks: bool
+) -> tuple[Batch, Batch]:
     """Boxes on a coarse grid, detections near them, scores on a grid of eighths: ties inside and across images."""
     truths = int(random.integers(0, 5, ()))
     box = torch.cat([random.integers(0, 8, (truths, 2)) * 10, random.integers(1, 8, (truths, 2)) * 16], 1).float()
     label = random.integers(0, 3, (truths,))
-    target = {"boxes": xyxy(box), "labels": label}
+    target = SHAPES[shape](box) | {"labels": label}
+    if marks:  # what the protocols beside COCO's read
+        target["difficult"] = target["ignore"] = random.chance(0.2, (truths,))
+        target["neg_category_ids"], target["not_exhaustive_category_ids"] = [3], [number % 3]
     if crowds:
         target["iscrowd"] = random.chance(0.2, (truths,))
     if areas:
@@ -316,8 +321,7 @@ def image(random: Random, number: int, *, ids: bool, crowds: bool, areas: bool) 
     stray = torch.tensor([[5.0, 5.0, 20.0, 20.0]])
     scores = random.integers(0, 8, (len(again) + 1,)) / 8
     labels = torch.where(random.chance(0.8, (len(again),)), label[again], 3)  # class 3 is never true
-    preds = {
-        "boxes": xyxy(torch.cat([moved, stray])),
+    preds = SHAPES[shape](torch.cat([moved, stray])) | {
         "scores": scores,
         "labels": torch.cat([labels, labels.new_ones(1)]),
     }
@@ -326,14 +330,49 @@ def image(random: Random, number: int, *, ids: bool, crowds: bool, areas: bool) 
     return preds, target
 
 
-def xyxy(box: Tensor) -> Tensor:
-    return torch.cat([box[:, :2], box[:, :2] + box[:, 2:]], 1)
+def boxes(box: Tensor) -> Batch:
+    return {"boxes": torch.cat([box[:, :2], box[:, :2] + box[:, 2:]], 1)}
 
 
-def images_data(seed: int, *, ids: bool = True, crowds: bool = False, areas: bool = False) -> list[Batch]:
+def masks(box: Tensor) -> Batch:
+    """Boxes drawn on a canvas of 48 x 40 cells of 4 x 4 pixels."""
+    x, y = torch.arange(40) * 4, torch.arange(48)[:, None] * 4
+    left, top, width, height = (column[:, None, None] for column in box.unbind(1))
+    return {"masks": (x >= left) & (x < left + width) & (y >= top) & (y < top + height)}
+
+
+def turned(box: Tensor) -> Batch:
+    angle = (box[:, :1] + box[:, 2:3]) % 3
+    return {"boxes": torch.cat([box[:, :2] + box[:, 2:] / 2, box[:, 2:], angle], 1)}
+
+
+def poses(box: Tensor) -> Batch:
+    """Three corners of each box, one of them not labeled where the box is high."""
+    right, below = box[:, 2:] * torch.tensor([1.0, 0.0]), box[:, 2:] * torch.tensor([0.0, 1.0])
+    points = torch.stack([box[:, :2], box[:, :2] + right, box[:, :2] + below], 1)
+    seen = torch.ones(len(box), 3, 1)
+    seen[:, 2, 0] = (box[:, 3] < 60).float()
+    return {"keypoints": torch.cat([points, seen], 2)} | boxes(box)
+
+
+SHAPES = {"boxes": boxes, "masks": masks, "turned": turned, "poses": poses, "both": lambda box: boxes(box) | masks(box)}
+
+
+def images_data(
+    seed: int,
+    *,
+    ids: bool = True,
+    crowds: bool = False,
+    areas: bool = False,
+    shape: str = "boxes",
+    marks: bool = False,
+) -> list[Batch]:
     random, batches, number = Random(seed), [], 0
     for count in (4, 0, 1, 3, 4, 2):
-        pairs = [image(random, number + i, ids=ids, crowds=crowds, areas=areas) for i in range(count)]
+        pairs = [
+            image(random, number + i, ids=ids, crowds=crowds, areas=areas, shape=shape, marks=marks)
+            for i in range(count)
+        ]
         batches.append({"preds": [preds for preds, _ in pairs], "target": [target for _, target in pairs]})
         number += count
     return batches
@@ -408,6 +447,14 @@ CASES = [
     detection("extended", extended_summary=True),
     detection("caps", max_detection_thresholds=[1, 2, 5, 300]),
     detection("crowds-areas", data={"crowds": True, "areas": True}),
+    detection("masks", data={"shape": "masks", "crowds": True}, iou_type="segm"),
+    detection("boxes-and-masks", data={"shape": "both"}, iou_type=("bbox", "segm"), class_metrics=True),
+    detection("oriented", data={"shape": "turned", "areas": True}, iou_type="obb", average="micro"),
+    detection("keypoints", data={"shape": "poses"}, iou_type="keypoints", sigmas=[0.1, 0.2, 0.1]),
+    detection("voc", data={"marks": True}, protocol="voc2012"),
+    detection("voc2007-masks", data={"marks": True, "shape": "masks"}, protocol="voc2007", iou_type="segm"),
+    detection("lvis", data={"marks": True}, protocol="lvis", class_groups={0: "r", 1: "c", 2: "c", 3: "f"}),
+    detection("openimages", data={"marks": True, "crowds": True}, protocol="openimages", extended_summary=True),
     detection("output", output="map", iou_thresholds=[0.5], rec_thresholds=[0.0, 0.3, 0.9]),
 ]
 SCALAR = [case for case in CASES if case.cls is not DetectionMAP and not isinstance(case.kwargs.get("top_k"), tuple)]

@@ -24,11 +24,13 @@ class Standing(NamedTuple):
     """What is known of each detection before any matching.
 
     Attributes:
+        row: (n,) int64, the row that each came as.
         excused: (n,) bool, is no false positive, whatever becomes of it.
         position: (n,) int64, how many detections of its own image stand before it, best score first; None where the
             caps are not per image.
     """
 
+    row: Tensor
     excused: Tensor
     position: Tensor | None
 
@@ -66,7 +68,7 @@ def admit(
             named = torch.cat([named, labelled[~open_ended]])
             excused = torch.isin(cell, labelled[open_ended])
         admitted = admitted & torch.isin(cell, named)
-    standing = Standing(excused[admitted], None if position is None else position[admitted])
+    standing = Standing(admitted.nonzero()[:, 0], excused[admitted], None if position is None else position[admitted])
     if overlaps is not None:
         kept = admitted[overlaps.detection]
         row = (admitted.cumsum(0) - 1)[overlaps.detection[kept]]

@@ -113,7 +113,7 @@ def distinct_images(tables: dict[str, Tensor]) -> Images:
         taken["detections"],
         taken["truths"],
         taken.get("overlaps"),
-        ImageLabels(image, labels[:, 1], labels[:, 0]),
+        ImageLabels(image, labels[:, 1].contiguous(), labels[:, 0].contiguous()),
         duplicates,
         conflicts,
     )

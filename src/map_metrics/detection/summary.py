@@ -217,7 +217,8 @@ class Cells(NamedTuple):
 
     Attributes:
         excused: (n,) bool, detections that are no false positives, or None where there are none.
-        overlaps: by the rows as they came, or None: those of the boxes.
+        overlap_row: (n,) int64, the row of each in the overlaps: among those that take part.
+        overlaps: or None: those of the boxes.
     """
 
     classes: Tensor
@@ -233,6 +234,7 @@ class Cells(NamedTuple):
     cell: Tensor
     ranking: Ranking
     excused: Tensor | None
+    overlap_row: Tensor
     overlaps: Overlaps | None
 
 
@@ -248,13 +250,13 @@ def _cells(
     num_curves = len(classes)
     num_truths = torch.bincount(truths.label[~_uncounted(truths, protocol)], minlength=num_curves)
     num_detections = torch.bincount(detections.label, minlength=num_curves)
-    detection_row, truth_row = torch.arange(len(detections.label)), torch.arange(len(truths.label))
     standing = None
     if protocol.federated or protocol.cap_per == "image":
         labels = None if image_labels is None else _rank_image_labels(image_labels, classes)
         detections, overlaps, standing = admit(detections, truths, overlaps, labels, num_curves, protocol)
     detection_class, truth_class = detections.label, truths.label
-    excused, position = standing or (None, None)
+    detection_row, truth_row = torch.arange(len(detections.label)), torch.arange(len(truths.label))
+    came_as, excused, position = standing or (detection_row, None, None)
     if average == "micro":
         detections, detection_row = _one_class(detections)
         truths, truth_row = _one_class(truths)
@@ -271,13 +273,14 @@ def _cells(
         num_curves,
         detections,
         detection_class[detection_row],
-        detection_row,
+        came_as[detection_row],
         truths,
         truth_class[truth_row],
         truth_row,
         cell_of(truths, num_curves),
         ranking,
         None if excused is None else excused[detection_row],
+        detection_row,
         overlaps,
     )
 
@@ -286,9 +289,7 @@ def _pairs(cells: Cells, protocol: Protocol, lowest: float) -> Pairs:
     """Candidates from boxes, or from overlaps that were measured before."""
     cap = protocol.cuts[-1]
     if cells.overlaps is not None:
-        return stored_pairs(
-            cells.overlaps, cells.ranking, cells.detection_row, cells.truth_row, cells.cell, cap, lowest
-        )
+        return stored_pairs(cells.overlaps, cells.ranking, cells.overlap_row, cells.truth_row, cells.cell, cap, lowest)
     detections, truths = _pixels(cells.detections, protocol), _pixels(cells.truths, protocol)
     return box_pairs(detections, cells.ranking, truths, cells.cell, cap, lowest)
 
