@@ -15,6 +15,7 @@ from torch.utils.data import DistributedSampler
 from torchmetrics import MetricCollection
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
+from map_metrics.sharing import rank_queries
 
 UNNAMED = "without ids from several ranks"
 
@@ -291,7 +292,7 @@ def collectives(name: str, numbers: tuple) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "states"), [("rows-expected", 5), ("matrix-anonymous", 5), ("hashing-classes", 2), ("detection-macro", 4)]
+    ("name", "states"), [("rows-expected", 5), ("matrix-anonymous", 5), ("hashing-classes", 2), ("detection-macro", 5)]
 )
 def test_the_number_of_collectives_does_not_depend_on_the_data(name, states, two_ranks):
     """Per state one barrier, and a gather each of shapes and values."""
@@ -299,6 +300,44 @@ def test_the_number_of_collectives_does_not_depend_on_the_data(name, states, two
     for numbers in (((), ()), ((0,), ()), ((), (1,)), ((0, 1, 2, 3, 4, 5), (3,)), ((0, 0, 0, 0), (4, 5))):
         for calls in two_ranks.run(collectives, name, numbers):
             assert {key: count for key, count in calls.items() if count} == expected, numbers
+
+
+def shares_of_the_queries(name: str) -> tuple[list[int], int, Any]:
+    """How many queries this rank ranked, the gathers of `compute` beyond those of the states, and the value."""
+    case = BY_NAME[name]
+    metric = fed(case.make(), case.batches()[dist.get_rank() :: dist.get_world_size()])
+    ranked = []
+
+    def recording(count, work, share):
+        def counted_work(rows):
+            ranked.append(rows.stop - rows.start)
+            return work(rows)
+
+        return rank_queries(count, counted_work, share)
+
+    with pytest.MonkeyPatch.context() as patch, counted() as calls:
+        for module in ("hashing", "embedding"):
+            patch.setattr(f"map_metrics.{module}.rank_queries", recording)
+        value = metric.compute()
+        forward = case.make(dist_sync_on_step=True)
+        forward(**case.batches()[0])  # the value of a batch is not divided
+    return ranked, calls["barrier"], value
+
+
+@pytest.mark.parametrize(
+    "name", ["hashing-classes", "hashing-weighted", "embedding-weighted", "embedding-euclidean-multi-hot"]
+)
+def test_every_rank_ranks_its_share_of_the_queries(name, three_ranks):
+    whole = BY_NAME[name].value(BY_NAME[name].batches())
+    replies = three_ranks.run(shares_of_the_queries, name)
+    firsts = [ranked[0] for ranked, _, _ in replies]
+    total = len(fed(BY_NAME[name].make(), BY_NAME[name].batches()).result().query)
+    assert sum(firsts) == total
+    assert max(firsts) - min(firsts) <= 1
+    for ranked, barriers, value in replies:
+        assert barriers == 2 + 1 + 2  # two states, one exchange, two states in forward
+        assert len(ranked) == 2
+        assert_same(value, whole)
 
 
 # --- errors on the way -----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from map_metrics.ranking import count_reaching, levels_of, rank_matrix
 from map_metrics.relevance import Relevance
 from map_metrics.results import RetrievalResult
 from map_metrics.rows import CPU, Block, compute_device, unpack_blocks
+from map_metrics.sharing import Ranked, Share, rank_queries
 
 SIMILARITIES = ("cosine", "dot", "euclidean")
 _QUERIES, _ITEMS = 64, 1 << 13  # queries and gallery items of one product: 4 MB
@@ -138,26 +139,19 @@ def _blocks(
 
 
 def embedding_groups(
-    data: Collection,
-    similarity: str,
-    relevance: Relevance,
-    own: SelfMatches,
-    stable: bool,
-    device: torch.device = CPU,
+    data: Collection, vectors: Vectors, relevance: Relevance, own: SelfMatches, rows: slice, stable: bool
 ) -> Groups:
     """Tie groups of equal similarity: the relevant similarities first, then a count of what stands above each.
 
     Memory follows the relevant items of some queries (64 on the CPU), never queries x gallery. Products and counts are
-    made on ``device``; the groups are on the CPU.
+    made where the vectors are; the groups are on the CPU.
     """
-    queries, gallery = (unpack_floats(side.data, data.width) for side in (data.queries, data.gallery))
-    vectors = exact_vectors(queries, gallery, similarity).to(device)  # rounded on the CPU: sums have an order there
     parts = []
-    step = _QUERIES if device.type == "cpu" else 16 * _QUERIES
-    for start in range(0, len(vectors.queries), step):
-        rows = slice(start, min(start + step, len(vectors.queries)))
-        groups = (_in_order if stable else _by_counting)(vectors, data, relevance, own, rows)
-        parts.append(groups._replace(query=groups.query + start))
+    step = _QUERIES if vectors.gallery.device.type == "cpu" else 16 * _QUERIES
+    for start in range(rows.start, rows.stop, step):
+        some = slice(start, min(start + step, rows.stop))
+        groups = (_in_order if stable else _by_counting)(vectors, data, relevance, own, some)
+        parts.append(groups._replace(query=groups.query + start - rows.start))
     return _concatenate(parts)
 
 
@@ -242,12 +236,19 @@ def embedding_result(
     relevance: Relevance,
     exclude_self: bool,
     device: torch.device = CPU,
+    share: Share | None = None,
 ) -> RetrievalResult:
-    """The result behind the blocks of the stream."""
+    """The result behind the blocks of the stream; products are made on ``device``, of a share of the queries."""
     data = collect(blocks, "embeddings")
     found = self_matches(data)
     own = found if exclude_self else NO_MATCHES
-    groups = embedding_groups(data, similarity, relevance, own, conventions.ties == "stable", device)
+    queries, gallery = (unpack_floats(side.data, data.width) for side in (data.queries, data.gallery))
+    vectors = exact_vectors(queries, gallery, similarity).to(device)  # rounded on the CPU: sums have an order there
+
+    def ranked(rows: slice) -> Ranked:
+        return Ranked(embedding_groups(data, vectors, relevance, own, rows, conventions.ties == "stable"), None)
+
+    groups, _ = rank_queries(len(data.queries.ids), ranked, share)
     return gallery_result(data, groups, conventions, found)
 
 
@@ -421,6 +422,8 @@ class EmbeddingMAPAtK(GalleryMetric):
         )
         self._add(block, "embeddings")
 
-    def _result_of(self, blocks: list[Block]) -> RetrievalResult:
+    def _result_of(self, blocks: list[Block], share: Share | None) -> RetrievalResult:
         device = compute_device(self.device)
-        return embedding_result(blocks, self.similarity, self.conventions, self.relevance, self.exclude_self, device)
+        return embedding_result(
+            blocks, self.similarity, self.conventions, self.relevance, self.exclude_self, device, share
+        )

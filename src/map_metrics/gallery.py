@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from map_metrics import checks
 from map_metrics.average_precision import Groups
@@ -15,6 +16,7 @@ from map_metrics.ranking import distinct_rows, fingerprints
 from map_metrics.relevance import Relevance
 from map_metrics.results import DistanceCounts, RetrievalResult
 from map_metrics.rows import STREAM, Block, RowMetric, header_of, pack_block, unpack_blocks
+from map_metrics.sharing import Share
 
 QUERY, NAMED = 1, 2  # flags of a row
 UNITS = {"codes": "bits", "embeddings": "dimensions"}
@@ -60,6 +62,11 @@ class Collection(NamedTuple):
     label_columns: int
     duplicates: tuple[int, int]  # queries, items
     conflicts: int
+
+
+def some_queries(data: Collection, rows: slice) -> Collection:
+    """The same with a part of the queries."""
+    return data._replace(queries=Side(*(column[rows] for column in data.queries)))
 
 
 def collect(blocks: list[Block], what: str) -> Collection:
@@ -185,15 +192,30 @@ class GalleryMetric(RowMetric):
 
     def _result(self) -> RetrievalResult:
         blocks = unpack_blocks(self.table("rows"))
-        result = self._result_of(blocks)
+        result = self._result_of(blocks, self._share())
         if any(bool((block.rows[:, 0] < NAMED).any()) for block in blocks):
             self.warn_unnamed("rows")
         for topic, note in result.notes().items():
             self.warn_once(topic, note)
         return result
 
-    def _result_of(self, blocks: list[Block]) -> RetrievalResult:
+    def _result_of(self, blocks: list[Block], share: Share | None) -> RetrievalResult:
         raise NotImplementedError
+
+    def _share(self) -> Share | None:
+        """This rank's part of the queries while the states are those of all ranks; None: all of them."""
+        world = torch.distributed
+        if not (self._is_synced and self._should_unsync and world.is_available() and world.is_initialized()):
+            return None
+        size = world.get_world_size(self.process_group)
+        if size < 2:
+            return None
+        gather = self.dist_sync_fn or gather_all_tensors
+        return Share(
+            world.get_rank(self.process_group),
+            size,
+            lambda stream: gather(stream.to(self.device), self.process_group),
+        )
 
 
 def gallery_result(

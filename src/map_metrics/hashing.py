@@ -24,11 +24,13 @@ from map_metrics.gallery import (
     labelled_block,
     relevance_conventions,
     self_matches,
+    some_queries,
 )
 from map_metrics.hamming import Part, as_words, code_distances, histograms, histograms_by_product, pack_bits, pack_bytes
 from map_metrics.relevance import Relevance, with_label
 from map_metrics.results import DistanceCounts, RetrievalResult
 from map_metrics.rows import CPU, Block, compute_device, unpack_blocks
+from map_metrics.sharing import Ranked, Share, rank_queries
 
 # --- rows -> groups ---------------------------------------------------------------------------------------------------
 
@@ -110,18 +112,22 @@ def hashing_result(
     relevance: Relevance,
     exclude_self: bool,
     device: torch.device = CPU,
+    share: Share | None = None,
 ) -> RetrievalResult:
-    """The result behind the blocks of the stream; distances are counted on ``device``."""
+    """The result behind the blocks of the stream; distances are counted on ``device``, of a share of the queries."""
     data = collect(blocks, "codes")
-    found = self_matches(data)
-    own = found if exclude_self else NO_MATCHES
-    count = _Counter(data, own, device)
-    distances = _count_distances(data, relevance, count)
-    if conventions.ties == "stable":
-        groups = _groups_in_order(data, relevance, own)
-    else:
-        groups = _groups_by_distance(distances, data, relevance, count)
-    return gallery_result(data, groups, conventions, found, distances)
+
+    def ranked(rows: slice) -> Ranked:
+        part = some_queries(data, rows)
+        own = self_matches(part) if exclude_self else NO_MATCHES
+        count = _Counter(part, own, device)
+        distances = _count_distances(part, relevance, count)
+        if conventions.ties == "stable":
+            return Ranked(_groups_in_order(part, relevance, own), distances)
+        return Ranked(_groups_by_distance(distances, part, relevance, count), distances)
+
+    groups, distances = rank_queries(len(data.queries.ids), ranked, share)
+    return gallery_result(data, groups, conventions, self_matches(data), distances)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------
@@ -283,6 +289,6 @@ class HashingMAPAtK(GalleryMetric):
         self._require_ids(ids)
         self._add(_block(codes, labels, query, ids, relevance=self.relevance, packed=self.packed), "codes")
 
-    def _result_of(self, blocks: list[Block]) -> RetrievalResult:
+    def _result_of(self, blocks: list[Block], share: Share | None) -> RetrievalResult:
         device = compute_device(self.device)
-        return hashing_result(blocks, self.conventions, self.relevance, self.exclude_self, device)
+        return hashing_result(blocks, self.conventions, self.relevance, self.exclude_self, device, share)
