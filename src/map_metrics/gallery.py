@@ -76,10 +76,9 @@ def collect(blocks: list[Block], what: str) -> Collection:
     width, words, label_columns = next(iter(headers), (1, 1, 0))
     label_words = -(-label_columns // 64) if label_columns else 1
     empty = torch.zeros((0, 2 + label_words + words), dtype=torch.int64)
-    rows = torch.cat([empty, *(block.rows for block in blocks)])
-    table, duplicates, conflicts = _distinct(rows)
+    table, duplicates, conflicts = _distinct(torch.cat([empty, *(block.rows for block in blocks)]))
     is_query = table[:, 0] % 2 == QUERY
-    repeated = int((rows[:, 0] % 2 == QUERY).sum()) - int(is_query.sum())
+    repeated = sum(int((block.rows[:, 0] % 2 == QUERY).sum()) for block in blocks) - int(is_query.sum())
     sides = []
     for part in (table[is_query], table[~is_query]):
         labels = part[:, 2 : 2 + label_words]
