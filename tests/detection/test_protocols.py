@@ -12,8 +12,9 @@ import oracle_voc
 import pytest
 import torch
 from oracle_coco import found, random_scene, scene, true
+from oracle_lvis import dataset, hotcoco_lvis, lvis_api
 
-from map_metrics.detection.matching import Overlaps
+from map_metrics.detection.matching import NEGATIVE, NOT_EXHAUSTIVE, ImageLabels, Overlaps
 from map_metrics.detection.overlap import box_overlap
 from map_metrics.detection.protocols import COCO, LVIS, OPEN_IMAGES, PROTOCOLS, VOC2007, VOC2012, Protocol
 from map_metrics.detection.summary import evaluate, overlaps_by_cell, per_class, summarize
@@ -209,3 +210,106 @@ def test_cartucho():
     by_name = dict(zip((names[label] for label in tables.classes), per_class(tables)[0].tolist(), strict=True))
     ours = {name: ap for name, ap in by_name.items() if ap != -1}  # the tool never lists a class without ground truth
     assert ours == pytest.approx(expected["per_class"], abs=1e-12)
+
+
+# --- LVIS -------------------------------------------------------------------------------------------------------------
+
+
+def federated_scene(seed):
+    """Rows of a random scene without crowds; negative and not exhaustive classes by image; a frequency by class."""
+    rng = np.random.default_rng([seed, 2])
+    detections, truths, _, num_images, _ = random_scene(seed)
+    detections, truths = (rows._replace(label=rows.label.abs() + 1) for rows in (detections, truths))
+    detections = detections._replace(area=detections.box[:, 2] * detections.box[:, 3])
+    truths = truths._replace(crowd=torch.zeros_like(truths.crowd))
+    truths = mark(truths, (rng.random(len(truths.label)) < rng.choice([0, 0.3])).tolist())
+    classes = sorted({*detections.label.tolist(), *truths.label.tolist()})
+    negative, open_ended = ([[c for c in classes if rng.random() < 0.4] for _ in range(num_images)] for _ in "no")
+    frequency = {label: "rcf"[rng.integers(3)] for label in classes}
+    return detections, truths, num_images, negative, open_ended, frequency
+
+
+def image_labels(negative, open_ended) -> ImageLabels:
+    rows = [
+        (image, label, kind)
+        for kind, lists in ((NEGATIVE, negative), (NOT_EXHAUSTIVE, open_ended))
+        for image, labels in enumerate(lists)
+        for label in [*labels, 2**60]  # and one of a class that does not occur
+    ]
+    return ImageLabels(*torch.tensor(rows, dtype=torch.int64).view(-1, 3).unbind(1))
+
+
+def assert_equals_tool(tool, detections, truths, num_images, negative, open_ended, frequency, cap):
+    protocol = replace(LVIS, max_detections=(cap,))
+    tables = evaluate(detections, truths, protocol, image_labels=image_labels(negative, open_ended))
+    if not len(detections.label):  # which lvis-api cannot load
+        assert set(tables.precision.unique().tolist()) <= {-1.0, 0.0}
+        return
+    data = dataset(detections, truths, num_images, negative, open_ended, frequency)
+    precision, recall, printed = tool(*data, protocol)
+    assert np.array_equal(tables.precision[..., -1].numpy(), precision)
+    assert np.array_equal(tables.recall[..., -1].numpy(), recall)
+    numbers = {name: float(number) for name, number in summarize(tables, protocol, frequency).items()}
+    names = {"AP": "map", "AP50": "map_50", "AP75": "map_75", "APs": "map_small", "APm": "map_medium"}
+    names |= {"APl": "map_large"} | {f"AP{group}": f"map_{group}" for group in set(frequency.values())}
+    names |= {"AR@300": "mar_300", "ARs@300": "mar_small", "ARm@300": "mar_medium", "ARl@300": "mar_large"}
+    for theirs, ours in names.items():
+        if ours in numbers:
+            assert numbers[ours] == pytest.approx(printed[theirs], abs=1e-12), theirs
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_lvis_equals_lvis_api(seed):
+    detections, truths, *rest = federated_scene(seed)
+    # the tool loads nothing of area 0, neither annotations nor results; here they count
+    detections = type(detections)(*(column[detections.area > 0] for column in detections))
+    truths = type(truths)(*(column[truths.area > 0] for column in truths))
+    assert_equals_tool(lvis_api, detections, truths, *rest, [300, 300, 1, 4, 12][seed % 5])
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_lvis_equals_hotcoco(seed):
+    detections, truths, *rest = federated_scene(seed)
+    truths = mark(truths, [False] * len(truths.label))  # hotcoco does not honour the flag
+    assert_equals_tool(hotcoco_lvis, detections, truths, *rest, [300, 300, 1, 4, 12][seed % 5])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_caps_per_image_are_prefixes(seed):
+    detections, truths, _, *lists, _ = federated_scene(seed)
+    labels = image_labels(*lists)
+    several = evaluate(detections, truths, replace(LVIS, max_detections=(2, 5, 300)), image_labels=labels)
+    for m, cap in enumerate((2, 5, 300)):
+        one = evaluate(detections, truths, replace(LVIS, max_detections=(cap,)), image_labels=labels)
+        for name in ("precision", "scores", "recall"):
+            assert torch.equal(getattr(several, name)[..., m], getattr(one, name)[..., 0])
+    nowhere = detections._replace(box=torch.zeros_like(detections.box))
+    overlaps = measured(detections, truths)
+    stored = evaluate(
+        nowhere, truths, replace(LVIS, max_detections=(2, 5, 300)), overlaps=overlaps, image_labels=labels
+    )
+    assert_same_tables(stored, several)
+
+
+def test_federated_by_hand():
+    other = ((80, 80, 5, 5), 0.95)
+    rows = scene(found((B10, 0.5)) + found(other, label=2) + found(other, label=3), true(B10) + true(FAR, label=2))
+    labels = ImageLabels(*torch.tensor([[0, 2, NOT_EXHAUSTIVE], [0, 4, NEGATIVE]]).unbind(1))
+    tables = evaluate(*rows, LVIS, image_labels=labels)
+    assert tables.classes.tolist() == [1, 2, 3]
+    assert per_class(tables)[0].tolist() == pytest.approx([1.0, 0.0, -1.0], abs=1e-12)
+    assert tables.num_detections.tolist() == [1, 1, 1]  # all that came, judged or not
+
+
+def test_a_detection_that_is_dropped_still_fills_the_cap():
+    detections, truths = scene(found((FAR, 0.9), label=2) + found((B10, 0.8)), true(B10))
+    assert value(replace(LVIS, max_detections=(1,)), detections, truths) == 0.0
+    assert value(replace(LVIS, max_detections=(2,)), detections, truths) == pytest.approx(1.0)
+
+
+def test_groups_of_classes():
+    rows = scene(found((B10, 0.9)), true(B10) + true(FAR, label=2) + true(FAR, label=3))
+    numbers = summarize(evaluate(*rows, LVIS), LVIS, {1: "r", 2: "r", 3: "f", 9: "c"})
+    expected = {"map_c": -1.0, "map_f": 0.0, "map_r": 0.5}
+    assert {name: round(float(numbers[name]), 12) for name in expected} == expected
+    assert list(numbers)[6:9] == sorted(expected)
