@@ -15,7 +15,6 @@ from torch import Tensor
 
 from map_metrics.detection.matching import Detections, Matches, Ranking
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import first_of_runs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -95,7 +94,7 @@ def tabulate(
     # Areas and caps first in memory: what a summary reads at once lies together.
     shape = (len(counts), len(protocol.cuts), len(order), len(by_level), counts.shape[1])
     precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
-    best_score = _best_scores(detections, ranking, shape[4])
+    best_score = [_best_scores(detections, ranking, cap, protocol, shape[4]) for cap in protocol.cuts]
     score = detections.score[ranking.row[matches.detection]].numpy()
     for area, count in enumerate(counts.numpy()):
         needed = needed_hits(count, levels[by_level]) if len(levels) else None
@@ -109,7 +108,7 @@ def tabulate(
                 sampled = _area_under(curves, count) if needed is None else _sample(curves, needed)
                 precision[at][by_level], scores[at][by_level] = sampled
                 recall[at] = np.diff(curves.bounds) / np.maximum(count, 1)
-            scores[area, m][:, at_zero] = best_score  # the first detection reaches recall 0, hit or not
+            scores[area, m][:, at_zero] = best_score[m]  # the first detection reaches recall 0, hit or not
             for table in (recall, precision, scores):
                 table[area, m][..., count == 0] = -1
     return _axes_last(precision), _axes_last(scores), _axes_last(recall)
@@ -120,11 +119,16 @@ def _axes_last(table: Floats) -> Tensor:
     return torch.from_numpy(np.moveaxis(table, (0, 1), (-2, -1)))
 
 
-def _best_scores(detections: Detections, ranking: Ranking, num_classes: int) -> Floats:
-    """(C,) the largest score of each class, 0 without detections."""
-    first = first_of_runs(ranking.label).nonzero()[:, 0]
+def _best_scores(detections: Detections, ranking: Ranking, cap: int, protocol: Protocol, num_classes: int) -> Floats:
+    """(C,) the largest score of each class under a cap, 0 without detections."""
+    label, row = ranking.label.numpy(), ranking.row.numpy()
+    if protocol.cap_per == "image":  # a cap per class never leaves the best of a class out
+        seen = ranking.position.numpy() < cap
+        label, row = label[seen], row[seen]
+    bounds = np.searchsorted(label, np.arange(num_classes + 1))
+    occurs = bounds[:-1] < bounds[1:]
     best = np.zeros(num_classes)
-    best[ranking.label[first].numpy()] = detections.score[ranking.row[first]].numpy()
+    best[occurs] = detections.score.numpy()[row[bounds[:-1][occurs]]]
     return best
 
 

@@ -162,7 +162,8 @@ VOC2012 = Protocol(
 # Precision at 11 recalls. The levels are numpy's, as in the Python ports: 3 of 10 found score 3/11.
 VOC2007 = replace(VOC2012, name="voc2007", recall_thresholds=grid(0.0, 1.0, 11))
 
-# lvis-api 0.5.3, lvis.eval.Params and LVISResults: 300 detections of an image over all classes.
+# lvis-api 0.5.3, lvis.eval.Params and LVISResults: 300 detections of an image over all classes. One difference: an
+# annotation or result of area 0 counts here and is never loaded there.
 LVIS = replace(COCO, name="lvis", max_detections=(300,), cap_per="image", ignored=("ignore",), federated=True)
 
 # TensorFlow's OpenImagesDetectionChallengeEvaluator; weight 0 is its "detection metric 2018".

@@ -308,7 +308,7 @@ def _rank_labels(detections: Detections, truths: GroundTruths) -> tuple[Tensor, 
 
 def _rank_image_labels(labels: ImageLabels, classes: Tensor) -> ImageLabels:
     """Those of classes that occur, with each label replaced by its rank among them."""
-    rank = torch.searchsorted(classes, labels.label)
+    rank = torch.searchsorted(classes, labels.label.contiguous())
     occurs = torch.isin(labels.label, classes)
     return ImageLabels(*(column[occurs] for column in labels._replace(label=rank)))
 
