@@ -9,7 +9,7 @@ import pytrec_eval
 import torch
 from torch import Tensor
 
-from map_metrics import RetrievalMAP
+from map_metrics import EmbeddingMAPAtK, HashingMAPAtK, RetrievalMAP
 from map_metrics.results import RetrievalResult
 
 MEASURES = ("iprec_at_recall", "recip_rank")
@@ -115,3 +115,45 @@ def test_a_result_is_plain_json():
     read = json.loads(json.dumps(result.to_dict()))
     assert read["conventions"]["aggregation"] == "max"
     assert read["queries"][0]["num_relevant"] == 1
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("cls", [HashingMAPAtK, EmbeddingMAPAtK])
+def test_the_two_leaks_are_counted_by_side(cls, exclude_self):
+    """Ids 3 and 4 stand on both sides; two queries come twice, one item comes three times."""
+    vectors, labels = torch.tensor([[1.0, -1], [-1, 1], [1, 1], [-1, -1]]), torch.tensor([0, 1, 0, 1])
+    queries, items = torch.tensor([1, 2, 3, 4]), torch.tensor([4, 3, 10, 2**62])
+    metric = cls(exclude_self=exclude_self)
+    for query, ids, repeated in ((True, queries, (0, 3)), (False, items, (2, 2))):
+        metric.update(vectors, labels, query=query, ids=ids)
+        for i in repeated:
+            metric.update(vectors[[i]], labels[[i]], query=query, ids=ids[[i]])
+    result = metric.result()
+    assert (result.num_duplicate_queries, result.num_duplicate_items, result.num_duplicates) == (2, 2, 4)
+    assert result.num_self == 2
+    assert result.num_items.tolist() == ([4, 4, 3, 3] if exclude_self else [4] * 4)
+    shown = result.to_dict()
+    assert [shown[name] for name in ("num_duplicate_queries", "num_duplicate_items", "num_duplicates", "num_self")] == [
+        *(2, 2, 4, 2)
+    ]
+
+
+@pytest.mark.parametrize("cls", [HashingMAPAtK, EmbeddingMAPAtK])
+def test_rows_without_ids_are_neither_duplicates_nor_self_matches(cls):
+    vectors, labels = torch.tensor([[1.0, -1], [-1, 1]]), torch.tensor([0, 1])
+    metric = cls()
+    for query in (True, False, False, True):
+        metric.update(vectors, labels, query=query)
+    metric.update(vectors, labels, query=False, ids=torch.tensor([0, 1]))
+    result = metric.result()
+    assert (result.num_duplicates, result.num_self, len(result.query)) == (0, 0, 4)
+
+
+def test_duplicates_of_rows_are_items_and_those_of_a_matrix_queries():
+    metric = RetrievalMAP()
+    rows = {"indexes": torch.tensor([1, 1, 1]), "ids": torch.tensor([5, 6, 5])}
+    metric.update(torch.tensor([1.0, 2, 1]), torch.tensor([1, 0, 1]), **rows)
+    for _ in range(3):
+        metric.update(torch.tensor([[1.0, 2]]), torch.tensor([[1, 0]]), ids=torch.tensor([2]))
+    result = metric.result()
+    assert (result.num_duplicate_queries, result.num_duplicate_items, result.num_duplicates) == (2, 1, 3)

@@ -245,9 +245,10 @@ def embedding_result(
 ) -> RetrievalResult:
     """The result behind the blocks of the stream."""
     data = collect(blocks, "embeddings")
-    own = self_matches(data) if exclude_self else NO_MATCHES
+    found = self_matches(data)
+    own = found if exclude_self else NO_MATCHES
     groups = embedding_groups(data, similarity, relevance, own, conventions.ties == "stable", device)
-    return gallery_result(data, groups, conventions, own)
+    return gallery_result(data, groups, conventions, found)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Collection(NamedTuple):
     gallery: Side
     width: int
     label_columns: int
-    duplicates: int
+    duplicates: tuple[int, int]  # queries, items
     conflicts: int
 
 
@@ -69,14 +69,16 @@ def collect(blocks: list[Block], what: str) -> Collection:
     width, words, label_columns = next(iter(headers), (1, 1, 0))
     label_words = -(-label_columns // 64) if label_columns else 1
     empty = torch.zeros((0, 2 + label_words + words), dtype=torch.int64)
-    table, duplicates, conflicts = _distinct(torch.cat([empty, *(block.rows for block in blocks)]))
+    rows = torch.cat([empty, *(block.rows for block in blocks)])
+    table, duplicates, conflicts = _distinct(rows)
     is_query = table[:, 0] % 2 == QUERY
+    repeated = int((rows[:, 0] % 2 == QUERY).sum()) - int(is_query.sum())
     sides = []
     for part in (table[is_query], table[~is_query]):
         labels = part[:, 2 : 2 + label_words]
         labels = labels if label_columns else labels[:, 0].contiguous()
         sides.append(Side(part[:, 1].contiguous(), part[:, 0] >= NAMED, labels, part[:, 2 + label_words :]))
-    return Collection(sides[0], sides[1], width, label_columns, duplicates, conflicts)
+    return Collection(sides[0], sides[1], width, label_columns, (repeated, duplicates - repeated), conflicts)
 
 
 def check_widths(headers: set[tuple[int, ...]], what: str) -> None:
@@ -198,18 +200,19 @@ def gallery_result(
     data: Collection,
     groups: Groups,
     conventions: Conventions,
-    own: SelfMatches,
+    found: SelfMatches,
     distances: DistanceCounts | None = None,
 ) -> RetrievalResult:
-    """The result of ranked queries."""
+    """The result of ranked queries; ``found``: their self matches, whether they were ranked or not."""
     queries = data.queries
     return RetrievalResult(
         groups,
         conventions,
         torch.where(queries.named, queries.ids, torch.arange(len(queries.ids))),
         queries.named,
-        num_duplicates=data.duplicates,
-        num_self=len(own.query),
+        num_duplicate_queries=data.duplicates[0],
+        num_duplicate_items=data.duplicates[1],
+        num_self=len(found.query),
         num_conflicts=data.conflicts,
         distances=distances,
     )

@@ -113,14 +113,15 @@ def hashing_result(
 ) -> RetrievalResult:
     """The result behind the blocks of the stream; distances are counted on ``device``."""
     data = collect(blocks, "codes")
-    own = self_matches(data) if exclude_self else NO_MATCHES
+    found = self_matches(data)
+    own = found if exclude_self else NO_MATCHES
     count = _Counter(data, own, device)
     distances = _count_distances(data, relevance, count)
     if conventions.ties == "stable":
         groups = _groups_in_order(data, relevance, own)
     else:
         groups = _groups_by_distance(distances, data, relevance, count)
-    return gallery_result(data, groups, conventions, own, distances)
+    return gallery_result(data, groups, conventions, found, distances)
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------

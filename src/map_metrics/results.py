@@ -19,6 +19,7 @@ from map_metrics.average_precision import (
     precision_recall_curve,
     ranked_average_precision,
 )
+from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.conventions import Conventions
 
 
@@ -38,8 +39,10 @@ class RetrievalResult:
         conventions: how it becomes a number.
         query: (Q,) int64: the id of each query, or its place in this result where it has none.
         named: (Q,) bool: whether the query has an id.
-        num_duplicates: rows (or queries) left out because their ids had been seen.
-        num_self: self matches taken out of the rankings (hashing with ``exclude_self``).
+        num_duplicate_queries: queries left out because their ids had been seen.
+        num_duplicate_items: items (of the gallery, or of a query's rows) left out because their ids had been seen.
+        num_self: of a gallery metric, queries whose own id stands in the gallery too. ``exclude_self=True`` takes these
+            items out of the rankings; without it they stay, a leak where both sides share one space of ids.
         num_conflicts: how many of the duplicates differed from the copy that was kept.
         distances: of a hashing metric, the counts at each Hamming distance; else None.
     """
@@ -48,7 +51,8 @@ class RetrievalResult:
     conventions: Conventions
     query: Tensor
     named: Tensor
-    num_duplicates: int = 0
+    num_duplicate_queries: int = 0
+    num_duplicate_items: int = 0
     num_self: int = 0
     num_conflicts: int = 0
     distances: DistanceCounts | None = None
@@ -62,6 +66,11 @@ class RetrievalResult:
     def num_items(self) -> Tensor:
         """(Q,) int64: items ranked for each query."""
         return self.groups.num_items
+
+    @property
+    def num_duplicates(self) -> int:
+        """Queries and items left out because their ids had been seen."""
+        return self.num_duplicate_queries + self.num_duplicate_items
 
     @property
     def num_empty(self) -> int:
@@ -183,6 +192,59 @@ class RetrievalResult:
                 members.setdefault(name, []).append(ap)
         return {name: {"map": math.fsum(ap) / len(ap), "count": len(ap)} for name, ap in members.items()}
 
+    def compare(
+        self,
+        other: RetrievalResult,
+        hardest: int = 5,
+        *,
+        method: str = "randomization",
+        num_resamples: int = 10_000,
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> Comparison:
+        """What this result gains over another one of the same queries: ``difference = self - other`` of the APs.
+
+        At the first ``top_k``. Queries are paired by id, or by place where no query has one; those that either result
+        skips are left out and counted.
+
+        Args:
+            other: the baseline, under the same conventions.
+            hardest: how many queries of the lowest AP in ``other`` to list, with what became of them.
+            method: ``"randomization"`` or ``"bootstrap"`` (which needs SciPy): see :mod:`map_metrics.comparison`.
+            num_resamples: random sign flips, or bootstrap samples.
+            confidence: the level of the interval, between 0 and 1.
+            seed: of the resamples.
+
+        Raises:
+            ValueError: if the queries or the conventions are not the same, naming what differs, or on a bad argument.
+            ImportError: if the method needs SciPy and it is missing.
+
+        Example:
+            >>> import torch
+            >>> from map_metrics import RetrievalMAP
+            >>> results = []
+            >>> for scores in ([[3.0, 2, 1], [1, 2, 3]], [[2.0, 3, 1], [1, 3, 2]]):
+            ...     metric = RetrievalMAP()
+            ...     metric.update(torch.tensor(scores), torch.tensor([[1, 0, 0], [0, 0, 1]]), ids=torch.tensor([4, 9]))
+            ...     results.append(metric.result())
+            >>> results[0].compare(results[1])
+            Comparison(mean=+0.500000, interval=(-inf, +inf), p_value=0.5, wins=2, losses=0, ties=0, skipped=0)
+        """
+        if not isinstance(other, RetrievalResult):
+            raise ValueError(f"Argument `other` must be a RetrievalResult, got {type(other).__name__}")
+        _same_conventions(self.conventions, other.conventions)
+        mine, theirs = pairing((self.query, self.named), (other.query, other.named), "queries")
+        return paired_comparison(
+            self.query[mine],
+            self._first_ap[mine],
+            other._first_ap[theirs],
+            hardest=hardest,
+            method=method,
+            num_resamples=num_resamples,
+            confidence=confidence,
+            seed=seed,
+        )
+
     @property
     def _first_ap(self) -> Tensor:
         return self.ap if self.ap.ndim == 1 else self.ap[:, 0]
@@ -205,6 +267,8 @@ class RetrievalResult:
             "num_queries": len(self.query),
             "num_empty": self.num_empty,
             "num_duplicates": self.num_duplicates,
+            "num_duplicate_queries": self.num_duplicate_queries,
+            "num_duplicate_items": self.num_duplicate_items,
             "num_self": self.num_self,
             "num_conflicts": self.num_conflicts,
             "queries": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)],
@@ -270,6 +334,16 @@ class RetrievalResult:
 def _json(values: list[Any]) -> list[Any]:
     """NaN, the AP of a skipped query, as None."""
     return [_json(v) if isinstance(v, list) else None if v != v else v for v in values]
+
+
+def _same_conventions(mine: Conventions, theirs: Conventions) -> None:
+    """Refuse APs of two kinds; only the aggregation may differ, and further cut-offs."""
+    for name in ("denominator", "ties", "interpolation", "empty_target_action", "top_k"):
+        here, there = ((c.cutoffs[0] if name == "top_k" else getattr(c, name)) for c in (mine, theirs))
+        if here != there:
+            raise ValueError(
+                f"Argument `other` must have the same conventions, but `{name}` is {here!r} here and {there!r} there"
+            )
 
 
 def _plain(value: Any) -> Any:

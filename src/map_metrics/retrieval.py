@@ -142,10 +142,11 @@ def retrieval_result(
 ) -> RetrievalResult:
     """The result behind the four tables."""
     stable = conventions.ties == "stable"
-    first, ids, duplicates, conflicts = _groups_of_items(items, known, stable)
+    first, ids, repeated_items, conflicts = _groups_of_items(items, known, stable)
+    repeated_queries = 0
     named = torch.ones_like(ids, dtype=torch.bool)
     if len(queries):
-        second, more_ids, more_named, more_duplicates, more_conflicts = _groups_of_queries(queries, groups)
+        second, more_ids, more_named, repeated_queries, more_conflicts = _groups_of_queries(queries, groups)
         both = torch.isin(more_ids[more_named], ids)
         if bool(both.any()):
             raise ValueError(
@@ -154,9 +155,16 @@ def retrieval_result(
             )
         first = _join(first, second)
         ids, named = torch.cat([ids, more_ids]), torch.cat([named, more_named])
-        duplicates, conflicts = duplicates + more_duplicates, conflicts + more_conflicts
-    query = torch.where(named, ids, torch.arange(len(ids)))
-    return RetrievalResult(first, conventions, query, named, num_duplicates=duplicates, num_conflicts=conflicts)
+        conflicts += more_conflicts
+    return RetrievalResult(
+        first,
+        conventions,
+        torch.where(named, ids, torch.arange(len(ids))),
+        named,
+        num_duplicate_queries=repeated_queries,
+        num_duplicate_items=repeated_items,
+        num_conflicts=conflicts,
+    )
 
 
 # --- the pure form and the metric -------------------------------------------------------------------------------------
