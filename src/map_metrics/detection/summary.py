@@ -60,6 +60,43 @@ class Tables(NamedTuple):
     num_detections: Tensor
 
 
+class Matched(NamedTuple):
+    """All images matched: what every table, curve and count is made of.
+
+    Detections and ground truths stand in the order of the evaluation, their ``label`` the rank of the curve they belong
+    to: that of their class, or 0 with ``average="micro"``.
+
+    Attributes:
+        classes: (number of classes,) int64, every detected or true label, ascending.
+        num_curves: the number of classes, or 1 with ``average="micro"``.
+        detections: the rows.
+        detection_class: (n,) int64, rank of each one's class.
+        detection_row: (n,) int64, the row that each one came as.
+        truths: the rows, sorted by cell.
+        truth_class: (g,) int64, rank of each one's class.
+        truth_row: (g,) int64, the row that each one came as.
+        ranking: the detections in curve order.
+        matches: who takes whom, at ascending thresholds.
+        order: (T,) int64, where each of the ascending thresholds stands in the protocol.
+        ignored: (A, g) bool, ground truths that do not count in an area range.
+        outside: (A, n) bool, places whose detection is left out where it is unmatched.
+    """
+
+    classes: Tensor
+    num_curves: int
+    detections: Detections
+    detection_class: Tensor
+    detection_row: Tensor
+    truths: GroundTruths
+    truth_class: Tensor
+    truth_row: Tensor
+    ranking: Ranking
+    matches: Matches
+    order: Tensor
+    ignored: Tensor
+    outside: Tensor
+
+
 def evaluate(
     detections: Detections,
     truths: GroundTruths,
@@ -68,7 +105,19 @@ def evaluate(
     average: Average = "macro",
     overlaps: Overlaps | None = None,
 ) -> Tables:
-    """Match all images and tabulate precision and recall.
+    """Match all images and tabulate precision and recall: the arguments are those of :func:`match_images`."""
+    return tabulate(match_images(detections, truths, protocol, average=average, overlaps=overlaps), protocol)
+
+
+def match_images(
+    detections: Detections,
+    truths: GroundTruths,
+    protocol: Protocol,
+    *,
+    average: Average = "macro",
+    overlaps: Overlaps | None = None,
+) -> Matched:
+    """Match all images.
 
     Args:
         detections: rows of all images.
@@ -79,29 +128,51 @@ def evaluate(
         overlaps: of these rows, where they are not those of the boxes.
     """
     classes, detections, truths = _rank_labels(detections, truths)
-    num_truths = torch.bincount(truths.label[~(truths.crowd | truths.ignore)], minlength=len(classes))
-    num_detections = torch.bincount(detections.label, minlength=len(classes))
-    num_classes = len(classes)
-    detection_rows, truth_rows = torch.arange(len(detections.label)), torch.arange(len(truths.label))
+    num_curves = len(classes)
+    detection_class, truth_class = detections.label, truths.label
+    detection_row, truth_row = torch.arange(len(detections.label)), torch.arange(len(truths.label))
     if average == "micro":
-        detections, detection_rows = _one_class(detections)
-        truths, truth_rows = _one_class(truths)
-        num_classes = 1
-    truths, by_cell = _by_cell(truths, num_classes)
-    ranking = rank_detections(detections, num_classes)
+        detections, detection_row = _one_class(detections)
+        truths, truth_row = _one_class(truths)
+        num_curves = 1
+    truths, by_cell = _by_cell(truths, num_curves)
+    truth_row = truth_row[by_cell]
+    ranking = rank_detections(detections, num_curves)
 
-    cell = cell_of(truths, num_classes)
+    cell = cell_of(truths, num_curves)
     thresholds, order = effective(protocol.iou_thresholds).sort(stable=True)
     cap, lowest = max(protocol.max_detections), float(thresholds[0])
     if overlaps is None:
         pairs = box_pairs(detections, ranking, truths, cell, cap, lowest)
     else:
-        pairs = stored_pairs(overlaps, ranking, detection_rows, truth_rows[by_cell], cell, cap, lowest)
+        pairs = stored_pairs(overlaps, ranking, detection_row, truth_row, cell, cap, lowest)
     ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
     matches = match(pairs, cell, truths.crowd, ignored, thresholds)
-    counts = torch.stack([torch.bincount(truths.label[~row], minlength=num_classes) for row in ignored])
-    precision, scores, recall = _tabulate(detections, ranking, matches, ignored, counts, order, protocol)
-    return Tables(classes, precision, scores, recall, num_truths, num_detections)
+    return Matched(
+        classes=classes,
+        num_curves=num_curves,
+        detections=detections,
+        detection_class=detection_class[detection_row],
+        detection_row=detection_row,
+        truths=truths,
+        truth_class=truth_class[truth_row],
+        truth_row=truth_row,
+        ranking=ranking,
+        matches=matches,
+        order=order,
+        ignored=ignored,
+        outside=_outside(detections.area[ranking.row], protocol),
+    )
+
+
+def tabulate(matched: Matched, protocol: Protocol) -> Tables:
+    """The tables of matched images, on the grids of the protocol they were matched under."""
+    truths, num_classes = matched.truths, len(matched.classes)
+    num_truths = torch.bincount(matched.truth_class[~(truths.crowd | truths.ignore)], minlength=num_classes)
+    num_detections = torch.bincount(matched.detection_class, minlength=num_classes)
+    counts = [torch.bincount(truths.label[~row], minlength=matched.num_curves) for row in matched.ignored]
+    precision, scores, recall = _tabulate(matched, torch.stack(counts), protocol)
+    return Tables(matched.classes, precision, scores, recall, num_truths, num_detections)
 
 
 def overlaps_by_cell(
@@ -179,35 +250,24 @@ class Takers(NamedTuple):
     bounds: Ints
 
 
-def _tabulate(
-    detections: Detections,
-    ranking: Ranking,
-    matches: Matches,
-    ignored: Tensor,
-    counts: Tensor,
-    order: Tensor,
-    protocol: Protocol,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _tabulate(matched: Matched, counts: Tensor, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor]:
     """Fill the tables.
 
     Args:
-        detections: the rows.
-        ranking: their order.
-        matches: who takes whom, at ascending thresholds.
-        ignored: (A, g) bool, ground truths that do not count.
-        counts: (A, C) int64, ground truths that do.
-        order: (T,) int64, where each of the ascending thresholds stands in the protocol.
+        matched: who takes whom.
+        counts: (A, C) int64, ground truths that count.
         protocol: the grids.
 
     Returns:
         precision and scores [T, R, C, A, M], recall [T, C, A, M].
     """
+    detections, ranking, matches, order = matched.detections, matched.ranking, matched.matches, matched.order
+    ignored, outside = matched.ignored, matched.outside.numpy()
     levels = np.array(protocol.recall_thresholds)
     by_level = np.argsort(levels, kind="stable")
     # Areas and caps first in memory: what a summary reads at once lies together.
     shape = (len(counts), len(protocol.max_detections), len(order), len(levels), counts.shape[1])
     precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
-    outside = _outside(detections.area[ranking.row], protocol).numpy()
     best_score = _best_scores(detections, ranking, shape[4])
     score = detections.score[ranking.row[matches.detection]].numpy()
     for area, count in enumerate(counts.numpy()):
