@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import rows
 from map_metrics.conventions import flag
 from map_metrics.detection import checks
+from map_metrics.detection.evidence import Evidence
 from map_metrics.detection.matching import Detections, GroundTruths
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
@@ -77,13 +77,13 @@ def detection_result(images: Tensor, detections: Tensor, truths: Tensor, options
     """The result behind the three tables."""
     order, duplicates, conflicts = _distinct_images(images, detections, truths)
     detected, truth = _detections(images, detections, order), _truths(images, truths, order)
+    evidence = Evidence(detected, truth, None, images[order, 1], images[order, 0] == 1)
     tables = evaluate(detected, truth, options.protocol, average=options.average)
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
-        names = _image_names(images[order])
         cells = overlaps_by_cell(detected, truth, options.protocol, average=options.average)
-        ious = {(names[image], label): overlap for (image, label), overlap in cells.items()}
+        ious = {(evidence.image_ids[image], label): overlap for (image, label), overlap in cells.items()}
     return DetectionResult(
         tables=tables,
         by_class=evaluate(detected, truth, options.protocol) if split else tables,
@@ -92,14 +92,8 @@ def detection_result(images: Tensor, detections: Tensor, truths: Tensor, options
         num_duplicates=duplicates,
         num_conflicts=conflicts,
         ious=ious,
+        evidence=evidence,
     )
-
-
-def _image_names(images: Tensor) -> list[int]:
-    """The id of each image; those without one are numbered from 0, past the ids in use."""
-    used = set(images[images[:, 0] == 1, 1].tolist())
-    free = (number for number in itertools.count() if number not in used)
-    return [image if named else next(free) for named, image in images[:, :2].tolist()]
 
 
 def _detections(images: Tensor, table: Tensor, order: Tensor) -> Detections:

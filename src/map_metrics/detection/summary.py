@@ -137,6 +137,7 @@ def match_images(
         num_curves = 1
     truths, by_cell = _by_cell(truths, num_curves)
     truth_row = truth_row[by_cell]
+    detection_class, truth_class = detection_class[detection_row], truth_class[truth_row]
     ranking = rank_detections(detections, num_curves)
 
     cell = cell_of(truths, num_curves)
@@ -148,21 +149,9 @@ def match_images(
         pairs = stored_pairs(overlaps, ranking, detection_row, truth_row, cell, cap, lowest)
     ignored = truths.crowd | truths.ignore | _outside(truths.area, protocol)
     matches = match(pairs, cell, truths.crowd, ignored, thresholds)
-    return Matched(
-        classes=classes,
-        num_curves=num_curves,
-        detections=detections,
-        detection_class=detection_class[detection_row],
-        detection_row=detection_row,
-        truths=truths,
-        truth_class=truth_class[truth_row],
-        truth_row=truth_row,
-        ranking=ranking,
-        matches=matches,
-        order=order,
-        ignored=ignored,
-        outside=_outside(detections.area[ranking.row], protocol),
-    )
+    outside = _outside(detections.area[ranking.row], protocol)
+    sides = (detections, detection_class, detection_row, truths, truth_class, truth_row)
+    return Matched(classes, num_curves, *sides, ranking, matches, order, ignored, outside)
 
 
 def tabulate(matched: Matched, protocol: Protocol) -> Tables:
@@ -411,6 +400,12 @@ def per_class(tables: Tables) -> tuple[Tensor, Tensor]:
     average_precision = torch.tensor([_mean(precision[:, :, c]) for c in classes], dtype=torch.float64)
     average_recall = torch.tensor([_mean(recall[:, c]) for c in classes], dtype=torch.float64)
     return average_precision, average_recall
+
+
+def precision_at(tables: Tables, protocol: Protocol, iou: float) -> Tensor:
+    """AP of each class at one threshold, as :func:`per_class`; -1 where the protocol does not have exactly that one."""
+    precision = tables.precision.numpy()[np.array(protocol.iou_thresholds) == iou][..., 0, -1]
+    return torch.tensor([_mean(precision[:, :, c]) for c in range(precision.shape[2])], dtype=torch.float64)
 
 
 def _mean(table: Floats) -> float:
