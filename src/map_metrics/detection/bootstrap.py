@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
     Attributes:
         recall: the last recall instead of the mean precision.
-        thresholds: indices among the ascending thresholds.
+        thresholds: indices among the ascending thresholds, in the order of the protocol.
         area: index of the area range.
         cap: detections of a cell that take part.
     """
@@ -56,11 +56,11 @@ def choice(key: str, protocol: Protocol) -> Choice:
         ValueError: if it is not one of the headline numbers.
     """
     names = [name for name, _, _ in protocol.areas]
-    thresholds, largest = sorted(protocol.iou_thresholds), protocol.max_detections[-1]
-    every = list(range(len(thresholds)))
+    thresholds, largest = np.array(protocol.iou_thresholds), protocol.max_detections[-1]
+    every = np.argsort(np.argsort(thresholds, kind="stable"), kind="stable").tolist()
     choices = {"map": Choice(False, every, 0, largest)}
     for percent in (50, 75):
-        exact = [t for t in every if thresholds[t] == percent / 100]
+        exact = [t for t, iou in zip(every, thresholds.tolist(), strict=True) if iou == percent / 100]
         choices[f"map_{percent}"] = Choice(False, exact, 0, largest)
     choices |= {f"map_{name}": Choice(False, every, a, largest) for a, name in enumerate(names) if a}
     choices |= {f"mar_{cap}": Choice(True, every, 0, cap) for cap in protocol.max_detections}

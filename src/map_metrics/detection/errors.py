@@ -58,9 +58,9 @@ class ErrorBreakdown:
 def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, background: float) -> ErrorBreakdown:
     """Sort errors into kinds: see :meth:`map_metrics.detection.result.DetectionResult.errors`."""
     matched = evidence.match(replace(protocol, iou_thresholds=(iou,)))
-    judged = judge(matched, protocol.max_detections[-1])
+    judged, row = _in_input_order(matched, judge(matched, protocol.max_detections[-1]))
     reached = float(effective([iou])[0])
-    kind, target = _kinds(matched, judged, evidence.image_pairs(background), reached, background)
+    kind, target = _kinds(matched, judged, row, evidence.image_pairs(background), reached, background)
     found = torch.zeros_like(judged.true)
     found[judged.truth[judged.hit]] = True
     open_target = (target >= 0) & ~torch.cat([found, found.new_zeros(1)])[target]
@@ -68,7 +68,7 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
     covered = torch.zeros_like(missed)
     covered[target[open_target]] = True
     by_row = torch.full((len(evidence.detections.label),), -1)
-    by_row[matched.detection_row[matched.ranking.row[judged.place]]] = kind
+    by_row[row] = kind
 
     def value(curve: Tensor, hit: Tensor, counts: Tensor, true: Tensor) -> float:
         order = curve_order(curve, judged.score)
@@ -102,13 +102,21 @@ def _gain(fixed: float, ap: float) -> float:
     return fixed - ap if min(fixed, ap) > -1 else 0.0
 
 
-def _kinds(matched: Matched, judged: Judged, pairs: Overlaps, iou: float, background: float) -> tuple[Tensor, Tensor]:
-    """The kind of error that each judged detection is, -1 for none, and the ground truth it points at, or -1."""
-    place_of_row = torch.full((len(matched.detection_row),), -1)
-    place_of_row[matched.detection_row[matched.ranking.row[judged.place]]] = torch.arange(len(judged.place))
+def _in_input_order(matched: Matched, judged: Judged) -> tuple[Judged, Tensor]:
+    """Detections in the order in which equal scores rank, whatever class they are given; and the row of each."""
+    row, order = torch.sort(matched.detection_row[matched.ranking.row[judged.place]])
+    return Judged(*[*(column[order] for column in judged[:-1]), judged.true]), row
+
+
+def _kinds(
+    matched: Matched, judged: Judged, row: Tensor, pairs: Overlaps, iou: float, background: float
+) -> tuple[Tensor, Tensor]:
+    """The kind of error that each detection is, -1 for none, and the ground truth it points at, or -1."""
+    number_of_row = torch.full((len(matched.detection_row),), -1)
+    number_of_row[row] = torch.arange(len(row))
     truth_of_row = torch.empty_like(matched.truth_row)
     truth_of_row[matched.truth_row] = torch.arange(len(matched.truth_row))
-    detection, truth = place_of_row[pairs.detection], truth_of_row[pairs.truth]
+    detection, truth = number_of_row[pairs.detection], truth_of_row[pairs.truth]
     wrong = judged.counts & ~judged.hit
     keep = (detection >= 0) & judged.true[truth] & torch.cat([wrong, wrong.new_zeros(1)])[detection]
     rows = detection[keep], truth[keep], pairs.value[keep], pairs.truth[keep]

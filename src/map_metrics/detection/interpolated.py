@@ -26,19 +26,21 @@ def interpolated(true: Ints, total: Ints, bounds: Ints, positives: Ints, protoco
         protocol: the recall levels.
 
     Returns:
-        (K, R) float64, the levels ascending.
+        (K, R) float64.
     """
-    levels = np.sort(protocol.recall_thresholds)
+    levels = np.array(protocol.recall_thresholds)
+    by_level = np.argsort(levels, kind="stable")
     cumulated = np.concatenate([[0], true])
     before, after = cumulated[bounds[:-1]], cumulated[bounds[1:]]
     precision = (true - np.repeat(before, np.diff(bounds))) / (total + EPSILON)
-    needed = before[:, None] + _needed(positives, levels)
+    needed = before[:, None] + _needed(positives, levels[by_level])
     reached = needed <= after[:, None]
     place = np.where(reached, np.searchsorted(true, needed), bounds[1:, None])
     # the maximum between one level and the next, then over the levels above; see ``summary._sample``
     stretches = np.concatenate([bounds[:-1, None], place], axis=1)
     best = np.maximum.reduceat(np.append(precision, 0.0), stretches.ravel()).reshape(stretches.shape)[:, 1:]
-    envelope: Floats = np.maximum.accumulate(np.where(reached, best, 0.0)[:, ::-1], axis=1)[:, ::-1]
+    envelope = np.empty_like(best)
+    envelope[:, by_level] = np.maximum.accumulate(np.where(reached, best, 0.0)[:, ::-1], axis=1)[:, ::-1]
     return envelope
 
 
