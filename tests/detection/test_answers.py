@@ -475,6 +475,25 @@ def test_refused(method, kwargs, message):
         getattr(result, method)(**kwargs)
 
 
+@pytest.mark.parametrize("images", [0, 2])
+def test_answers_about_nothing(images):
+    metric = DetectionMAP()
+    empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    if images:
+        metric.update([empty | {"scores": torch.zeros(0)}] * images, [empty | {"image_id": i} for i in range(images)])
+        result = metric.result()
+    else:
+        result = of_scene([], [], num_images=0)
+    assert all(math.isnan(x) for x in result.best_f())
+    assert result.confusion_matrix().tolist() == [[0]]
+    errors = result.errors()
+    assert (errors.ap, set(errors.counts.values()), set(errors.cost.values())) == (-1, {0}, {0.0})
+    assert [row["ap"] for row in result.per_image()] == [-1] * images
+    assert result.worst_images() == result.per_class() == []
+    assert [numbers["map"] for numbers in result.by_slice(["a"] * images).values()] == [-1] * min(images, 1)
+    assert result.bootstrap(3).samples.tolist() == [-1.0] * 3
+
+
 def test_a_result_without_rows_says_so():
     result = replace(of_scene(found((B10, 0.9)), true(B10)), evidence=None)
     with pytest.raises(ValueError, match="without its rows"):

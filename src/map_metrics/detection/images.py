@@ -50,17 +50,16 @@ def image_precision(matched: Matched, protocol: Protocol, num_images: int) -> Te
     cells, cell_of_truth = torch.unique(
         matched.truths.image * matched.num_curves + matched.truths.label, return_inverse=True
     )
-    by_cell = torch.sort(matched.ranking.by_cell).indices  # of each place, where it stands among the cells
-    sums = torch.zeros(len(cells), dtype=torch.float64)
     positives = torch.bincount(cell_of_truth[~matched.ignored[0]], minlength=len(cells))
-    for threshold in range(len(protocol.iou_thresholds)):
-        judged = judge(matched, cap, threshold)
-        order = torch.sort(by_cell[judged.place]).indices
-        cell = matched.ranking.cell[by_cell[judged.place[order]]]
-        rank = torch.searchsorted(cells, cell).clamp(max=max(len(cells) - 1, 0))
-        known = cells[rank] == cell if len(cells) else torch.zeros_like(cell, dtype=torch.bool)
-        order, rank = order[known], rank[known]
-        sums += average_precision(rank, judged.hit[order], judged.counts[order], positives, protocol)
+    judged = [judge(matched, cap, threshold) for threshold in range(len(protocol.iou_thresholds))]
+    place = torch.full_like(matched.ranking.row, -1)
+    place[judged[0].place] = torch.arange(len(judged[0].place))
+    order = place[matched.ranking.by_cell]  # the judged detections, cell by cell
+    held = torch.isin(matched.ranking.cell, cells) & (order >= 0)
+    order, cell = order[held], torch.searchsorted(cells, matched.ranking.cell[held])
+    sums = torch.zeros(len(cells), dtype=torch.float64)
+    for rows in judged:
+        sums += average_precision(cell, rows.hit[order], rows.counts[order], positives, protocol)
     held = positives > 0
     image = cells[held] // max(matched.num_curves, 1)
     total = torch.zeros(num_images, dtype=torch.float64).index_add_(0, image, sums[held])

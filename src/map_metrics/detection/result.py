@@ -210,6 +210,17 @@ class DetectionResult:
 
         Raises:
             ValueError: on a bad argument.
+
+        Example:
+            >>> import torch
+            >>> from map_metrics import DetectionMAP
+            >>> metric = DetectionMAP()
+            >>> boxes, labels = torch.tensor([[0.0, 0, 10, 10], [50, 0, 60, 10]]), torch.tensor([1, 2])
+            >>> preds = [{"boxes": boxes, "scores": torch.tensor([0.5, 0.75]), "labels": labels.flip(0)}]
+            >>> metric.update(preds, [{"boxes": boxes[:1], "labels": labels[:1], "image_id": 7}])
+            >>> errors = metric.result().errors()
+            >>> errors.counts["classification"], errors.counts["background"], errors.cost["classification"]
+            (1, 1, 0.5)
         """
         iou = _number("iou", iou, above=0.0, most=1.0)
         background = _number("background", background, above=0.0, most=iou)
@@ -264,7 +275,8 @@ class DetectionResult:
 
         Each resample draws as many images as there are, with replacement; nothing is matched again. The same seed gives
         the same bits, whatever the order in which images with ids came. Resamples in which the number is undefined are
-        left out of the interval.
+        left out of the interval. A repeated image raises the envelope of precision a little, so where a model ranks
+        badly an interval of AP can lie above the value.
 
         Args:
             num_resamples: how often to draw.
