@@ -65,10 +65,7 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
     found[judged.truth[judged.hit]] = True
     open_target = (target >= 0) & ~torch.cat([found, found.new_zeros(1)])[target]
     missed = judged.true & ~found
-    covered = torch.zeros_like(missed)
-    covered[target[open_target]] = True
-    by_row = torch.full((len(evidence.detections.label),), -1)
-    by_row[row] = kind
+    missed[target[open_target]] = False
 
     def value(curve: Tensor, hit: Tensor, counts: Tensor, true: Tensor) -> float:
         order = curve_order(curve, judged.score)
@@ -83,17 +80,17 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
         curve, hit = judged.curve.clone(), judged.hit.clone()
         curve[mended], hit[mended] = matched.truths.label[target[mended]], True
         gains.append(value(curve, hit, judged.counts & (hit | ~wrong), judged.true))
-    gains.append(value(judged.curve, judged.hit, judged.counts, judged.true & ~(missed & ~covered)))
+    gains.append(value(judged.curve, judged.hit, judged.counts, judged.true & ~missed))
     perfect = value(judged.curve, judged.hit, judged.hit, judged.true)
     complete = value(judged.curve, judged.hit, judged.counts, found)
     counts = torch.bincount(kind[kind >= 0], minlength=5).tolist()
     return ErrorBreakdown(
         ap=ap,
-        counts=dict(zip(KINDS, [*counts, int((missed & ~covered).sum())], strict=True)),
+        counts=dict(zip(KINDS, [*counts, int(missed.sum())], strict=True)),
         cost=dict(zip(KINDS, [_gain(gain, ap) for gain in gains], strict=True)),
         cost_false_positives=_gain(perfect, ap),
         cost_false_negatives=_gain(complete, ap),
-        detection_kind=by_row,
+        detection_kind=torch.full((len(evidence.detections.label),), -1).index_put((row,), kind),
     )
 
 
