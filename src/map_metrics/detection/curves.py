@@ -63,7 +63,7 @@ class Curves(NamedTuple):
     score: Floats
 
 
-def tabulate(
+def sample_tables(
     detections: Detections,
     ranking: Ranking,
     matches: Matches,
@@ -229,11 +229,28 @@ def _area_under(curves: Curves, count: Ints) -> tuple[Floats, Floats]:
         count: (C,) int64, ground truths.
     """
     number = np.diff(curves.bounds)
+    area = area_under_envelope(curves.precision, curves.bounds, np.ones(len(curves.precision)), count)
+    last = curves.score[np.append(curves.hits, -1)[np.where(number > 0, curves.bounds[1:] - 1, -1)]]
+    return area[None], last[None]
+
+
+def area_under_envelope(precision: Floats, bounds: Ints, weight: NDArray[np.generic], count: Ints) -> Floats:
+    """Area under the envelope of precision over recall.
+
+    Args:
+        precision: (H,) up to and including each true positive, of curves one after the other.
+        bounds: (C + 1,) where each curve starts, and the end.
+        weight: (H,) how many true positives each stands for.
+        count: (C,) ground truths.
+
+    Returns:
+        (C,) float64, 0 without true positives.
+    """
+    number = np.diff(bounds)
     label = np.repeat(np.arange(len(number)), number)
-    levels, rank = np.unique(curves.precision, return_inverse=True)
+    levels, rank = np.unique(precision, return_inverse=True)
     # from the end of each class on: a class that comes later stands above by more than any rank
     key = (label.max(initial=0) - label) * len(levels) + rank
     envelope = levels[np.maximum.accumulate(key[::-1])[::-1] % max(len(levels), 1)]
-    area = np.bincount(label, envelope, minlength=len(number)) / np.maximum(count, 1)
-    last = curves.score[np.append(curves.hits, -1)[np.where(number > 0, curves.bounds[1:] - 1, -1)]]
-    return area[None], last[None]
+    area: Floats = np.bincount(label, envelope * weight, minlength=len(number)) / np.maximum(count, 1)
+    return area

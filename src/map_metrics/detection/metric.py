@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +11,13 @@ from torchmetrics.utilities import rank_zero_warn
 
 from map_metrics.conventions import flag
 from map_metrics.detection import checks
+from map_metrics.detection.evidence import Evidence
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
 from map_metrics.detection.result import DetectionResult, value_of
 from map_metrics.detection.shapes import measure
 from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
-from map_metrics.detection.summary import evaluate, overlaps_by_cell
+from map_metrics.detection.summary import overlaps_by_cell, tabulate
 from map_metrics.rows import RowMetric
 
 # --- tables -> results ------------------------------------------------------------------------------------------------
@@ -32,24 +32,23 @@ def detection_results(tables: dict[str, Tensor], options: DetectionOptions) -> d
 def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> DetectionResult:
     protocol = options.protocol
     detections, truths, overlaps = rows_of(images, iou_type, protocol.ignored)
-    compute = functools.partial(
-        evaluate, detections, truths, protocol, overlaps=overlaps, image_labels=images.image_labels
-    )
-    whole = compute(average=options.average)
+    evidence = Evidence(detections, truths, overlaps, images.ids, images.named, images.image_labels)
+    whole = tabulate(evidence.match(protocol, options.average), protocol)
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
         cells = overlaps_by_cell(detections, truths, protocol, average=options.average, overlaps=overlaps)
-        ious = {(images.names[image], label): overlap for (image, label), overlap in cells.items()}
+        ious = {(evidence.image_ids[image], label): overlap for (image, label), overlap in cells.items()}
     return DetectionResult(
         tables=whole,
-        by_class=compute() if split else whole,
+        by_class=tabulate(evidence.match(protocol), protocol) if split else whole,
         options=options,
         iou_type=iou_type,
-        num_images=len(images.names),
+        num_images=len(images.ids),
         num_duplicates=images.duplicates,
         num_conflicts=images.conflicts,
         ious=ious,
+        evidence=evidence,
     )
 
 

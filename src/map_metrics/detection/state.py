@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
@@ -83,7 +82,8 @@ class Images(NamedTuple):
     """The images to evaluate, each once.
 
     Attributes:
-        names: the id of each; those without one are numbered from 0, past the ids in use.
+        ids: (images,) int64, the id of each that has one.
+        named: (images,) bool, which have one.
         detections: rows by (image, ...), in the columns of the table, and the image of each.
         truths: the same.
         overlaps: the same, or None.
@@ -92,7 +92,8 @@ class Images(NamedTuple):
         conflicts: how many of those differed from the copy that was kept.
     """
 
-    names: list[int]
+    ids: Tensor
+    named: Tensor
     detections: tuple[Tensor, Tensor]
     truths: tuple[Tensor, Tensor]
     overlaps: tuple[Tensor, Tensor] | None
@@ -109,7 +110,8 @@ def distinct_images(tables: dict[str, Tensor]) -> Images:
     taken = {name: _take(tables[name], images[:, column], order) for name, column in parts.items()}
     labels, image = taken["image_labels"]
     return Images(
-        _names(images[order]),
+        images[order, 1],
+        images[order, 0] == 1,
         taken["detections"],
         taken["truths"],
         taken.get("overlaps"),
@@ -138,12 +140,6 @@ def _take(table: Tensor, counts: Tensor, order: Tensor) -> tuple[Tensor, Tensor]
     start = (counts.cumsum(0) - counts)[order]
     row = torch.arange(len(image)) - (chosen.cumsum(0) - chosen)[image] + start[image]
     return table[row], image
-
-
-def _names(images: Tensor) -> list[int]:
-    used = set(images[images[:, 0] == 1, 1].tolist())
-    free = (number for number in itertools.count() if number not in used)
-    return [image if named else next(free) for named, image in images[:, :2].tolist()]
 
 
 def rows_of(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from map_metrics.detection.admission import admit
 from map_metrics.detection.best_overlap import match_best
-from map_metrics.detection.curves import Floats, tabulate
+from map_metrics.detection.curves import Floats, sample_tables
 from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
@@ -114,7 +114,7 @@ def evaluate(
 ) -> Tables:
     """Match all images and tabulate precision and recall: the arguments are those of :func:`match_images`."""
     matched = match_images(detections, truths, protocol, average=average, overlaps=overlaps, image_labels=image_labels)
-    return tables_of(matched, protocol)
+    return tabulate(matched, protocol)
 
 
 def match_images(
@@ -144,7 +144,7 @@ def match_images(
     outside = _outside(cells.detections.area[ranking.row], protocol)
     if cells.excused is not None:
         outside |= cells.excused[ranking.row]
-    ignored = _uncounted(truths, protocol) | _outside(truths.area, protocol)
+    ignored = uncounted(truths, protocol) | _outside(truths.area, protocol)
     return Matched(
         classes=cells.classes,
         num_truths=cells.num_truths,
@@ -165,11 +165,11 @@ def match_images(
     )
 
 
-def tables_of(matched: Matched, protocol: Protocol) -> Tables:
+def tabulate(matched: Matched, protocol: Protocol) -> Tables:
     """The tables of matched images, on the grids of the protocol they were matched under."""
     label, ranking = matched.truths.label, matched.ranking
     counts = torch.stack([torch.bincount(label[~row], minlength=matched.num_curves) for row in matched.ignored])
-    precision, scores, recall = tabulate(
+    precision, scores, recall = sample_tables(
         matched.detections, ranking, matched.matches, matched.ignored, matched.outside, counts, matched.order, protocol
     )
     if protocol.absent == "zero":
@@ -248,7 +248,7 @@ def _cells(
 ) -> Cells:
     classes, detections, truths = _rank_labels(detections, truths)
     num_curves = len(classes)
-    num_truths = torch.bincount(truths.label[~_uncounted(truths, protocol)], minlength=num_curves)
+    num_truths = torch.bincount(truths.label[~uncounted(truths, protocol)], minlength=num_curves)
     num_detections = torch.bincount(detections.label, minlength=num_curves)
     standing = None
     if protocol.federated or protocol.cap_per == "image":
@@ -290,11 +290,11 @@ def _pairs(cells: Cells, protocol: Protocol, lowest: float) -> Pairs:
     cap = protocol.cuts[-1]
     if cells.overlaps is not None:
         return stored_pairs(cells.overlaps, cells.ranking, cells.overlap_row, cells.truth_row, cells.cell, cap, lowest)
-    detections, truths = _pixels(cells.detections, protocol), _pixels(cells.truths, protocol)
+    detections, truths = with_pixels(cells.detections, protocol), with_pixels(cells.truths, protocol)
     return box_pairs(detections, cells.ranking, truths, cells.cell, cap, lowest)
 
 
-def _uncounted(truths: GroundTruths, protocol: Protocol) -> Tensor:
+def uncounted(truths: GroundTruths, protocol: Protocol) -> Tensor:
     """(g,) bool: ground truths that count in no area range."""
     return truths.ignore | (truths.crowd & (protocol.group_weight == 0))
 
@@ -313,7 +313,7 @@ def _rank_image_labels(labels: ImageLabels, classes: Tensor) -> ImageLabels:
     return ImageLabels(*(column[occurs] for column in labels._replace(label=rank)))
 
 
-def _pixels(rows: Rows, protocol: Protocol) -> Rows:
+def with_pixels(rows: Rows, protocol: Protocol) -> Rows:
     """Boxes with their last row and column of pixels, where the protocol counts these in."""
     return rows._replace(box=rows.box + rows.box.new_tensor([0, 0, 1, 1])) if protocol.inclusive else rows
 
@@ -350,17 +350,17 @@ def summarize(tables: Tables, protocol: Protocol, class_groups: Mapping[int, str
     """
     precision, recall = tables.precision.numpy()[..., -1], tables.recall.numpy()
     thresholds = np.array(protocol.iou_thresholds)
-    numbers = {"map": _mean(precision[..., 0])}
+    numbers = {"map": mean_of_defined(precision[..., 0])}
     for percent in (50, 75):
-        numbers[f"map_{percent}"] = _mean(precision[thresholds == percent / 100, ..., 0])
+        numbers[f"map_{percent}"] = mean_of_defined(precision[thresholds == percent / 100, ..., 0])
     names = [name for name, _, _ in protocol.areas]
-    numbers |= {f"map_{name}": _mean(precision[..., a]) for a, name in enumerate(names) if a}
+    numbers |= {f"map_{name}": mean_of_defined(precision[..., a]) for a, name in enumerate(names) if a}
     groups = class_groups or {}
     group_of_class = np.array([groups.get(label) for label in tables.classes.tolist()], dtype=object)
     for group in sorted(set(groups.values())):
-        numbers[f"map_{group}"] = _mean(precision[:, :, group_of_class == group, 0])
-    numbers |= {name: _mean(recall[..., 0, m]) for m, name in enumerate(protocol.mar_keys)}
-    numbers |= {f"mar_{name}": _mean(recall[..., a, -1]) for a, name in enumerate(names) if a}
+        numbers[f"map_{group}"] = mean_of_defined(precision[:, :, group_of_class == group, 0])
+    numbers |= {name: mean_of_defined(recall[..., 0, m]) for m, name in enumerate(protocol.mar_keys)}
+    numbers |= {f"mar_{name}": mean_of_defined(recall[..., a, -1]) for a, name in enumerate(names) if a}
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
 
 
@@ -368,12 +368,18 @@ def per_class(tables: Tables) -> tuple[Tensor, Tensor]:
     """AP and AR of each class at the largest cap over the first area range: (C,) float64 each, -1 where undefined."""
     precision, recall = tables.precision.numpy()[..., 0, -1], tables.recall.numpy()[..., 0, -1]
     classes = range(recall.shape[1])
-    average_precision = torch.tensor([_mean(precision[:, :, c]) for c in classes], dtype=torch.float64)
-    average_recall = torch.tensor([_mean(recall[:, c]) for c in classes], dtype=torch.float64)
+    average_precision = torch.tensor([mean_of_defined(precision[:, :, c]) for c in classes], dtype=torch.float64)
+    average_recall = torch.tensor([mean_of_defined(recall[:, c]) for c in classes], dtype=torch.float64)
     return average_precision, average_recall
 
 
-def _mean(table: Floats) -> float:
+def precision_at(tables: Tables, protocol: Protocol, iou: float) -> Tensor:
+    """AP of each class at one threshold, as :func:`per_class`; -1 where the protocol does not have exactly that one."""
+    precision = tables.precision.numpy()[np.array(protocol.iou_thresholds) == iou][..., 0, -1]
+    return torch.tensor([mean_of_defined(precision[:, :, c]) for c in range(precision.shape[2])], dtype=torch.float64)
+
+
+def mean_of_defined(table: Floats) -> float:
     """NumPy's mean, in NumPy's order of summation, over what is defined."""
     defined = table[table > -1]
     return float(defined.mean()) if len(defined) else -1.0

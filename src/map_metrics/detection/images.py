@@ -1,0 +1,68 @@
+"""What each image contributes: counts, and the mean average precision of the image alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from map_metrics.detection.interpolated import average_precision
+from map_metrics.detection.judged import judge
+from map_metrics.detection.protocols import Protocol
+from map_metrics.detection.summary import Matched
+
+
+class ImageCounts(NamedTuple):
+    """Counts of each image at one threshold.
+
+    Attributes:
+        ground_truths: (images,) int64, those that count.
+        true_positives: (images,) int64.
+        false_positives: (images,) int64.
+        missed: (images,) int64, ground truths that were not found.
+    """
+
+    ground_truths: Tensor
+    true_positives: Tensor
+    false_positives: Tensor
+    missed: Tensor
+
+
+def image_counts(matched: Matched, cap: int, num_images: int) -> ImageCounts:
+    """Count over all curves at the first threshold, in the first area range."""
+    judged = judge(matched, cap)
+
+    def count(images: Tensor) -> Tensor:
+        return torch.bincount(images, minlength=num_images)
+
+    true, hits = count(matched.truths.image[judged.true]), count(judged.image[judged.hit])
+    return ImageCounts(true, hits, count(judged.image[judged.counts & ~judged.hit]), true - hits)
+
+
+def image_precision(matched: Matched, protocol: Protocol, num_images: int) -> Tensor:
+    """COCO's mean average precision of each image alone, (images,) float64, -1 without ground truth.
+
+    A match never leaves its cell, an image and a curve, so the matches stand as they are: every cell that holds ground
+    truth is ranked as a curve of its own, all of them at once, and an image is worth the mean of its cells.
+    """
+    cap = protocol.cuts[-1]
+    cells, cell_of_truth = torch.unique(
+        matched.truths.image * matched.num_curves + matched.truths.label, return_inverse=True
+    )
+    positives = torch.bincount(cell_of_truth[~matched.ignored[0]], minlength=len(cells))
+    judged = [judge(matched, cap, threshold) for threshold in range(len(protocol.iou_thresholds))]
+    place = torch.full_like(matched.ranking.row, -1)
+    place[judged[0].place] = torch.arange(len(judged[0].place))
+    order = place[matched.ranking.by_cell]  # the judged detections, cell by cell
+    held = torch.isin(matched.ranking.cell, cells) & (order >= 0)
+    order, cell = order[held], torch.searchsorted(cells, matched.ranking.cell[held])
+    sums = torch.zeros(len(cells), dtype=torch.float64)
+    for rows in judged:
+        sums += average_precision(cell, rows.hit[order], rows.counts[order], positives, protocol)
+    held = positives > 0
+    image = cells[held] // max(matched.num_curves, 1)
+    total = torch.zeros(num_images, dtype=torch.float64).index_add_(0, image, sums[held])
+    number = torch.bincount(image, minlength=num_images)
+    mean = total / (number.clamp(min=1).double() * len(protocol.iou_thresholds))
+    return torch.where(number > 0, mean, -1.0)
