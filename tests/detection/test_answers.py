@@ -32,7 +32,7 @@ def result_of(detections, truths, protocol=COCO, num_images=1, average="macro", 
     evidence = Evidence(detections, truths, None, ids, named)
     # overlaps of 0, which a threshold of 0 lets through, are not stored
     if stored and min(protocol.iou_thresholds) > 0:
-        overlaps = evidence.image_pairs(protocol)
+        overlaps = evidence.image_pairs()
         shuffled = torch.randperm(len(overlaps.value), generator=torch.Generator().manual_seed(0))
         overlaps = type(overlaps)(*(column[shuffled] for column in overlaps))
         detections = detections._replace(box=torch.full_like(detections.box, torch.nan))
@@ -40,7 +40,7 @@ def result_of(detections, truths, protocol=COCO, num_images=1, average="macro", 
         evidence = replace(evidence, detections=detections, truths=truths, overlaps=overlaps)
     tables = evaluate(detections, truths, protocol, average=average, overlaps=evidence.overlaps)
     options = DetectionOptions.of(
-        "xywh", "bbox", None, None, None, False, False, average, protocol, {1: "one", 2: "two"}, None, None, None
+        "xywh", "bbox", None, None, None, False, False, average, protocol, {1: "one", 2: "two"}, *[None] * 4
     )
     return DetectionResult(tables, tables, options, num_images, evidence=evidence)
 

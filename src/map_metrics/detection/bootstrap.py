@@ -15,7 +15,7 @@ from map_metrics.detection.curves import Ints
 from map_metrics.detection.interpolated import interpolated
 from map_metrics.detection.judged import judge
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched, mean_of_defined
+from map_metrics.detection.summary import Matched, absent_curves, mean_of_defined
 
 
 class Interval(NamedTuple):
@@ -133,8 +133,9 @@ def weighable(matched: Matched, picked: Choice) -> Weighable:
     return Weighable(*(column.numpy() for column in found))
 
 
-def weighted(rows: Weighable, weight: Ints, picked: Choice, num_curves: int, protocol: Protocol) -> float:
+def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, protocol: Protocol) -> float:
     """The number with every image counted ``weight`` times, -1 where it is undefined."""
+    num_curves = matched.num_curves
     positives = np.bincount(rows.true_curve, weight[rows.true_image], num_curves).astype(np.int64)
     true = np.cumsum(weight[rows.hit_image])
     num_thresholds = len(picked.thresholds)
@@ -147,7 +148,10 @@ def weighted(rows: Weighable, weight: Ints, picked: Choice, num_curves: int, pro
     total = seen[rows.seen] - seen[rows.seen_before] + changed[rows.changed] - changed[rows.changed_before]
     envelope = interpolated(true, total, rows.bounds, np.tile(positives, num_thresholds), protocol)
     table = envelope.reshape(num_thresholds, num_curves, -1).swapaxes(1, 2)
-    return mean_of_defined(np.where(positives > 0, table, -1.0))
+    precision = np.where(positives > 0, table, -1.0)
+    if protocol.absent == "zero":
+        precision[..., absent_curves(matched, picked.area, torch.from_numpy(weight)).numpy()] = 0.0
+    return mean_of_defined(precision)
 
 
 def bootstrap(
@@ -169,11 +173,11 @@ def bootstrap(
     by_id = np.argsort(np.array(image_ids, dtype=np.int64), kind="stable")
     rng = np.random.default_rng(seed)
     weight = np.ones(size, dtype=np.int64)
-    value = weighted(rows, weight, picked, matched.num_curves, protocol)
+    value = weighted(rows, weight, picked, matched, protocol)
     samples = np.empty(num_resamples)
     for i in range(num_resamples):
         weight[by_id] = np.bincount(rng.integers(0, size, size), minlength=size)
-        samples[i] = weighted(rows, weight, picked, matched.num_curves, protocol)
+        samples[i] = weighted(rows, weight, picked, matched, protocol)
     defined = samples[samples > -1]
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(defined, ends).tolist() if len(defined) else (np.nan, np.nan)

@@ -20,9 +20,9 @@ def confusion_matrix(evidence: Evidence, protocol: Protocol, iou: float, score: 
     """
     classes = torch.cat([evidence.detections.label, evidence.truths.label]).unique()
     certain = evidence.above(score)
-    cap = max(len(certain.detections.label), 1)
-    matched = certain.match(replace(protocol, iou_thresholds=(iou,), max_detections=(cap,)), "micro")
-    judged = judge(matched, cap)
+    rule = replace(protocol, iou_thresholds=(iou,), max_detections=(), cap_per="class", assign="coco", group_weight=0)
+    matched = certain.match(rule, "micro")
+    judged = judge(matched, rule.cuts[-1])
 
     to_all = torch.searchsorted(classes, matched.classes)
     background = len(classes)

@@ -7,6 +7,7 @@ the numbers need not be those of ``tidecv`` to the last digit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from map_metrics.detection.judged import Judged, judge
 from map_metrics.detection.matching import curve_order, effective
 from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched, mean_of_defined
+from map_metrics.detection.summary import Matched, absent_curves, mean_of_defined
 
 KINDS = ("classification", "localisation", "both", "duplicate", "background", "missed")
 CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)
@@ -60,8 +61,10 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
     """Sort errors into kinds: see :meth:`map_metrics.detection.result.DetectionResult.errors`."""
     matched = evidence.match(replace(protocol, iou_thresholds=(iou,)))
     judged, row = _in_input_order(matched, judge(matched, protocol.cuts[-1]))
-    reached = float(effective([iou])[0])
-    kind, target = _kinds(matched, judged, row, evidence.image_pairs(protocol, background), reached, background)
+    reach = float(effective([iou], strict=protocol.strict)[0])
+    reach = math.nextafter(reach, 2) if protocol.strict else reach  # the least overlap that counts
+    pairs = evidence.image_pairs(background, protocol)
+    kind, target = _kinds(matched, judged, row, len(evidence.detections.label), pairs, reach, background)
     found = torch.zeros_like(judged.true)
     found[judged.truth[judged.hit]] = True
     open_target = (target >= 0) & ~torch.cat([found, found.new_zeros(1)])[target]
@@ -71,7 +74,12 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
     def value(curve: Tensor, hit: Tensor, counts: Tensor, true: Tensor) -> float:
         order = curve_order(curve, judged.score)
         positives = torch.bincount(matched.truths.label[true], minlength=matched.num_curves)
-        return mean_of_defined(average_precision(curve[order], hit[order], counts[order], positives, protocol).numpy())
+        precision = average_precision(curve[order], hit[order], counts[order], positives, protocol)
+        if protocol.absent == "zero":
+            precision[absent & (torch.bincount(curve[counts], minlength=matched.num_curves) > 0)] = 0.0
+        return mean_of_defined(precision.numpy())
+
+    absent = absent_curves(matched, 0)
 
     ap = value(judged.curve, judged.hit, judged.counts, judged.true)
     gains = []
@@ -107,10 +115,10 @@ def _in_input_order(matched: Matched, judged: Judged) -> tuple[Judged, Tensor]:
 
 
 def _kinds(
-    matched: Matched, judged: Judged, row: Tensor, pairs: Overlaps, iou: float, background: float
+    matched: Matched, judged: Judged, row: Tensor, num_rows: int, pairs: Overlaps, iou: float, background: float
 ) -> tuple[Tensor, Tensor]:
     """The kind of error that each detection is, -1 for none, and the ground truth it points at, or -1."""
-    number_of_row = torch.full((len(matched.detection_row),), -1)
+    number_of_row = torch.full((num_rows,), -1)
     number_of_row[row] = torch.arange(len(row))
     truth_of_row = torch.empty_like(matched.truth_row)
     truth_of_row[matched.truth_row] = torch.arange(len(matched.truth_row))

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from map_metrics.detection.matching import Detections, GroundTruths, ImageLabels, box_pairs, rank_detections
 from map_metrics.detection.pairs import Overlaps
-from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Average, Matched, match_images, with_pixels
+from map_metrics.detection.protocols import COCO, Protocol
+from map_metrics.detection.summary import Average, Matched, in_pixels, match_images
 
 Rows = TypeVar("Rows", Detections, GroundTruths, ImageLabels)
 
@@ -29,7 +29,7 @@ class Evidence:
         overlaps: of these rows, where they are not those of the boxes.
         ids: (images,) int64, the id of each image by its rank, where it has one.
         named: (images,) bool, whether it has.
-        image_labels: of these images, for federated protocols.
+        image_labels: what is known of whole images.
     """
 
     detections: Detections
@@ -58,13 +58,14 @@ class Evidence:
             image_labels=self.image_labels,
         )
 
-    def image_pairs(self, protocol: Protocol, lowest: float = 0.0) -> Overlaps:
-        """Pairs of one image, whatever their classes, that overlap, by at least ``lowest``."""
+    def image_pairs(self, lowest: float = 0.0, protocol: Protocol = COCO) -> Overlaps:
+        """Pairs of one image, whatever their classes, that overlap, by at least ``lowest``, under a protocol."""
         if self.overlaps is not None:
             keep = self.overlaps.value >= lowest
             return Overlaps(*(column[keep] for column in self.overlaps))
-        detections = with_pixels(self.detections, protocol)._replace(label=torch.zeros_like(self.detections.label))
-        truths = with_pixels(self.truths, protocol)
+        truths = in_pixels(self.truths, protocol)
+        detections = in_pixels(self.detections, protocol)
+        detections = detections._replace(label=torch.zeros_like(detections.label))
         ranking = rank_detections(detections, 1)
         smallest = torch.finfo(torch.float64).smallest_normal
         pairs = box_pairs(

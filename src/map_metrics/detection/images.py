@@ -64,5 +64,9 @@ def image_precision(matched: Matched, protocol: Protocol, num_images: int) -> Te
     image = cells[held] // max(matched.num_curves, 1)
     total = torch.zeros(num_images, dtype=torch.float64).index_add_(0, image, sums[held])
     number = torch.bincount(image, minlength=num_images)
+    if protocol.absent == "zero":
+        detected = torch.unique(matched.ranking.cell[~matched.outside[0, matched.ranking.by_cell]])
+        absent = detected[~torch.isin(detected, cells)]
+        number += torch.bincount(absent // max(matched.num_curves, 1), minlength=num_images)
     mean = total / (number.clamp(min=1).double() * len(protocol.iou_thresholds))
     return torch.where(number > 0, mean, -1.0)

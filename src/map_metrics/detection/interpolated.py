@@ -26,15 +26,15 @@ def interpolated(true: Ints, total: Ints, bounds: Ints, positives: Ints, protoco
         protocol: the recall levels.
 
     Returns:
-        (K, R) float64; without levels the area under the envelope, (K, 1).
+        (K, R) float64; without levels (K, 1), the area under the envelope over recall.
     """
-    levels = np.array(protocol.recall_thresholds)
-    by_level = np.argsort(levels, kind="stable")
     cumulated = np.concatenate([[0], true])
     before, after = cumulated[bounds[:-1]], cumulated[bounds[1:]]
-    precision = (true - np.repeat(before, np.diff(bounds))) / (total + protocol.epsilon)
-    if not len(levels):
+    precision = (true - np.repeat(before, np.diff(bounds))) / (np.maximum(total, 1) + protocol.epsilon)
+    if not protocol.recall_thresholds:
         return area_under_envelope(precision, bounds, np.diff(cumulated), positives)[:, None]
+    levels = np.array(protocol.recall_thresholds)
+    by_level = np.argsort(levels, kind="stable")
     needed = before[:, None] + needed_hits(positives, levels[by_level])
     reached = needed <= after[:, None]
     place = np.where(reached, np.searchsorted(true, needed), bounds[1:, None])

@@ -55,7 +55,7 @@ def judge(matched: Matched, cap: int, threshold: int = 0, area: int = 0) -> Judg
     place = (ranking.position < cap).nonzero()[:, 0]
     truth, row, true = truth[place], ranking.row[place], ~matched.ignored[area]
     taken = truth >= 0
-    hit = taken & torch.cat([true, true.new_zeros(1)])[truth] & ~again[place]
+    hit = taken & ~again[place] & torch.cat([true, true.new_zeros(1)])[truth]
     return Judged(
         place=place,
         curve=ranking.label[place],

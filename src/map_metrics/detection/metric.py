@@ -12,6 +12,8 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics.conventions import flag
 from map_metrics.detection import checks
 from map_metrics.detection.evidence import Evidence
+from map_metrics.detection.hierarchy import expand
+from map_metrics.detection.matching import ImageLabels
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
 from map_metrics.detection.result import DetectionResult, value_of
@@ -32,7 +34,12 @@ def detection_results(tables: dict[str, Tensor], options: DetectionOptions) -> d
 def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> DetectionResult:
     protocol = options.protocol
     detections, truths, overlaps = rows_of(images, iou_type, protocol.ignored)
-    evidence = Evidence(detections, truths, overlaps, images.ids, images.named, images.image_labels)
+    labels: ImageLabels | None = images.image_labels
+    if options.hierarchy:
+        detections, truths, labels, overlaps = expand(
+            detections, truths, labels, options.hierarchy, expand_detections=True, overlaps=overlaps
+        )
+    evidence = Evidence(detections, truths, overlaps, images.ids, images.named, labels)
     whole = tabulate(evidence.match(protocol, options.average), protocol)
     split = options.class_metrics and options.average == "micro"
     ious = None
@@ -108,6 +115,7 @@ def detection_map(
     protocol: str | Protocol = "coco",
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     class_groups: Sequence[str] | Mapping[int, str] | None = None,
+    hierarchy: Mapping[int, int | Sequence[int]] | None = None,
     sigmas: Sequence[float] | None = None,
     output: str | None = None,
     validate_args: bool = True,
@@ -137,6 +145,7 @@ def detection_map(
         protocol,
         class_names,
         class_groups,
+        hierarchy,
         sigmas,
         output,
     )
@@ -201,6 +210,7 @@ class DetectionMAP(RowMetric):
         protocol: str | Protocol = "coco",
         class_names: Sequence[str] | Mapping[int, str] | None = None,
         class_groups: Sequence[str] | Mapping[int, str] | None = None,
+        hierarchy: Mapping[int, int | Sequence[int]] | None = None,
         sigmas: Sequence[float] | None = None,
         output: str | None = None,
         validate_args: bool = True,
@@ -218,6 +228,7 @@ class DetectionMAP(RowMetric):
             protocol,
             class_names,
             class_groups,
+            hierarchy,
             sigmas,
             output,
         )

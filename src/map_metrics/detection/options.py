@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
 from map_metrics.conventions import flag, one_of
+from map_metrics.detection.hierarchy import ancestors
 from map_metrics.detection.keypoints import COCO_SIGMAS
 from map_metrics.detection.protocols import PROTOCOLS, Protocol, caps, fractions
 
@@ -32,6 +33,7 @@ class DetectionOptions:
     average: Literal["macro", "micro"]
     class_names: Mapping[int, str] | None
     class_groups: Mapping[int, str] | None
+    hierarchy: Mapping[int, Sequence[int]] | None
     sigmas: tuple[float, ...]
     output: str | None
 
@@ -49,6 +51,7 @@ class DetectionOptions:
         protocol: Any,
         class_names: Any,
         class_groups: Any,
+        hierarchy: Any,
         sigmas: Any,
         output: Any,
     ) -> DetectionOptions:
@@ -73,6 +76,7 @@ class DetectionOptions:
             average,
             _names("class_names", class_names),
             groups,
+            _hierarchy(hierarchy),
             _sigmas(sigmas, types),
             output,
         )
@@ -96,6 +100,23 @@ def _iou_types(value: Any) -> tuple[str, ...]:
     if (len(types) == 1 and types[0] in IOU_TYPES) or sorted(map(str, types)) == ["bbox", "segm"]:
         return types
     raise ValueError(f"Argument `iou_type` must be one of {IOU_TYPES} or ('bbox', 'segm'), got {value!r}")
+
+
+def _hierarchy(parents: Any) -> Mapping[int, Sequence[int]] | None:
+    """The classes right above each class, as checked lists."""
+    if parents is None:
+        return None
+    entries: Any = parents.items() if isinstance(parents, Mapping) else [(None, ())]
+    lists = {child: [above] if isinstance(above, Integral) else above for child, above in entries}
+    labels = [*lists, *(label for above in lists.values() if isinstance(above, list | tuple) for label in above)]
+    integral = all(isinstance(label, Integral) and not isinstance(label, bool) for label in labels)
+    if not integral or not all(isinstance(above, list | tuple) for above in lists.values()):
+        raise ValueError(
+            f"Argument `hierarchy` must be a dict of label to the label, or labels, of its parents, got {parents!r}"
+        )
+    checked = {int(child): [int(label) for label in above] for child, above in lists.items()}
+    ancestors(checked)
+    return checked
 
 
 def _sigmas(values: Any, types: tuple[str, ...]) -> tuple[float, ...]:

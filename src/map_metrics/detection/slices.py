@@ -14,7 +14,7 @@ from map_metrics.detection.summary import Matched, summarize, tabulate
 
 
 def of_images(matched: Matched, keep: Tensor) -> Matched:
-    """What matching only some of the images gives; their ranks, and the classes, stay.
+    """What matching only some of the images gives; their ranks, the classes and the counts of these stay.
 
     Args:
         matched: all images.
@@ -44,10 +44,7 @@ def of_images(matched: Matched, keep: Tensor) -> Matched:
         matches=Matches(
             place[matches.detection[stands]],
             truth[matches.truth[stands]],
-            matches.first[stands],
-            matches.stop[stands],
-            matches.again[stands],
-            matches.areas[:, stands],
+            *(column[..., stands] for column in matches[2:]),
         ),
         ignored=matched.ignored[:, true],
         outside=matched.outside[:, placed],

@@ -173,11 +173,26 @@ def tabulate(matched: Matched, protocol: Protocol) -> Tables:
         matched.detections, ranking, matched.matches, matched.ignored, matched.outside, counts, matched.order, protocol
     )
     if protocol.absent == "zero":
-        absent = torch.bincount(label, minlength=matched.num_curves) == 0
-        for area, out in enumerate(matched.outside):
-            found = torch.bincount(ranking.label[~out], minlength=matched.num_curves) > 0
-            precision[:, :, absent & found, area] = 0.0
+        for area in range(len(matched.outside)):
+            precision[:, :, absent_curves(matched, area), area] = 0.0
     return Tables(matched.classes, precision, scores, recall, matched.num_truths, matched.num_detections)
+
+
+def absent_curves(matched: Matched, area: int, weight: Tensor | None = None) -> Tensor:
+    """(C,) bool: curves with detections that could count in an area range, but without any ground truth.
+
+    Args:
+        matched: the images.
+        area: index of the area range.
+        weight: (images,) int64, how often each image counts.
+    """
+    places = (~matched.outside[area]).nonzero()[:, 0]
+    found, true = matched.detections.image[matched.ranking.row[places]], matched.truths.image
+    true_label = matched.truths.label
+    if weight is not None:
+        places, true_label = places[weight[found] > 0], true_label[weight[true] > 0]
+    present = torch.bincount(true_label, minlength=matched.num_curves) > 0
+    return ~present & (torch.bincount(matched.ranking.label[places], minlength=matched.num_curves) > 0)
 
 
 def overlaps_by_cell(
@@ -290,7 +305,7 @@ def _pairs(cells: Cells, protocol: Protocol, lowest: float) -> Pairs:
     cap = protocol.cuts[-1]
     if cells.overlaps is not None:
         return stored_pairs(cells.overlaps, cells.ranking, cells.overlap_row, cells.truth_row, cells.cell, cap, lowest)
-    detections, truths = with_pixels(cells.detections, protocol), with_pixels(cells.truths, protocol)
+    detections, truths = in_pixels(cells.detections, protocol), in_pixels(cells.truths, protocol)
     return box_pairs(detections, cells.ranking, truths, cells.cell, cap, lowest)
 
 
@@ -313,7 +328,7 @@ def _rank_image_labels(labels: ImageLabels, classes: Tensor) -> ImageLabels:
     return ImageLabels(*(column[occurs] for column in labels._replace(label=rank)))
 
 
-def with_pixels(rows: Rows, protocol: Protocol) -> Rows:
+def in_pixels(rows: Rows, protocol: Protocol) -> Rows:
     """Boxes with their last row and column of pixels, where the protocol counts these in."""
     return rows._replace(box=rows.box + rows.box.new_tensor([0, 0, 1, 1])) if protocol.inclusive else rows
 
