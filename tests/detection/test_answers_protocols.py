@@ -74,3 +74,22 @@ def test_answers_under_every_protocol(name, seed):
     assert sum(errors.counts[kind] for kind in list(errors.counts)[:5]) == wrong
     matrix = result.confusion_matrix(score=-10.0)
     assert int(matrix[:-1].sum()) == int((~(truths.crowd | truths.ignore)).sum())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_of_classes_in_slices_and_intervals(seed):
+    detections, truths, _, num_images, _ = random_scene(seed)
+    groups = {label: "ab"[i % 2] for i, label in enumerate(truths.label.unique().tolist())}
+    options = DetectionOptions.of("xywh", "bbox", *[None] * 3, False, False, "macro", "lvis", None, groups, *[None] * 3)
+    ids, named = torch.arange(num_images), torch.ones(num_images, dtype=torch.bool)
+    evidence = Evidence(detections, truths, None, ids, named)
+    tables = evaluate(detections, truths, LVIS)
+    result = DetectionResult(tables, tables, options, num_images, evidence=evidence)
+    whole = result.by_slice(["all"] * num_images)["all"]
+    for name in groups.values():
+        own = [row["ap"] for row in result.per_class() if groups.get(row["label"]) == name and row["ap"] > -1]
+        expected = np.mean(own) if own else -1
+        assert float(result.numbers[f"map_{name}"]) == pytest.approx(expected, abs=1e-12)
+        assert whole[f"map_{name}"] == float(result.numbers[f"map_{name}"])
+        interval = result.bootstrap(5, key=f"map_{name}")
+        assert interval.value == pytest.approx(expected, abs=1e-12)

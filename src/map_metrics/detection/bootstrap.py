@@ -5,10 +5,12 @@ Nothing is matched again, as a match never leaves its image: an image that is dr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from map_metrics.detection.curves import Ints
@@ -42,15 +44,17 @@ class Choice(NamedTuple):
         thresholds: indices among the ascending thresholds, in the order of the protocol.
         area: index of the area range.
         cap: detections of a cell that take part.
+        group: name of the group of classes, or None: all classes.
     """
 
     recall: bool
     thresholds: list[int]
     area: int
     cap: int
+    group: str | None = None
 
 
-def choice(key: str, protocol: Protocol) -> Choice:
+def choice(key: str, protocol: Protocol, class_groups: Mapping[int, str]) -> Choice:
     """What ``key`` is made of.
 
     Raises:
@@ -64,6 +68,7 @@ def choice(key: str, protocol: Protocol) -> Choice:
         exact = [t for t, iou in zip(every, thresholds.tolist(), strict=True) if iou == percent / 100]
         choices[f"map_{percent}"] = Choice(False, exact, 0, largest)
     choices |= {f"map_{name}": Choice(False, every, a, largest) for a, name in enumerate(names) if a}
+    choices |= {f"map_{name}": Choice(False, every, 0, largest, name) for name in class_groups.values()}
     choices |= {name: Choice(True, every, 0, cap) for name, cap in zip(protocol.mar_keys, protocol.cuts, strict=True)}
     choices |= {f"mar_{name}": Choice(True, every, a, largest) for a, name in enumerate(names) if a}
     if key not in choices:
@@ -88,6 +93,7 @@ class Weighable(NamedTuple):
         changed_before: (H,) how many of those stand in the curves before.
         true_image: (G,) image of each ground truth that counts.
         true_curve: (G,) its curve, in 0 .. C - 1.
+        chosen: (C,) bool, the curves whose precision is averaged.
     """
 
     hit_image: Ints
@@ -101,9 +107,10 @@ class Weighable(NamedTuple):
     changed_before: Ints
     true_image: Ints
     true_curve: Ints
+    chosen: NDArray[np.bool_]
 
 
-def weighable(matched: Matched, picked: Choice) -> Weighable:
+def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str]) -> Weighable:
     """Everything about the matches that no weight of an image changes."""
     rows = [judge(matched, picked.cap, t, picked.area) for t in picked.thresholds]
     first, num_curves = rows[0], matched.num_curves
@@ -130,7 +137,9 @@ def weighable(matched: Matched, picked: Choice) -> Weighable:
         matched.truths.image[true],
         matched.truths.label[true],
     ]
-    return Weighable(*(column.numpy() for column in found))
+    everything = picked.group is None
+    chosen = [everything or class_groups.get(label) == picked.group for label in matched.classes.tolist()]
+    return Weighable._make([*(column.numpy() for column in found), np.array(chosen[:num_curves])])
 
 
 def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, protocol: Protocol) -> float:
@@ -151,7 +160,7 @@ def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, pr
     precision = np.where(positives > 0, table, -1.0)
     if protocol.absent == "zero":
         precision[..., absent_curves(matched, picked.area, torch.from_numpy(weight)).numpy()] = 0.0
-    return mean_of_defined(precision)
+    return mean_of_defined(precision[..., rows.chosen])
 
 
 def bootstrap(
@@ -163,13 +172,14 @@ def bootstrap(
     confidence: float,
     seed: int,
     key: str,
+    class_groups: Mapping[int, str] | None = None,
 ) -> Interval:
     """Resample the images: see :meth:`map_metrics.detection.result.DetectionResult.bootstrap`."""
-    picked = choice(key, protocol)
+    picked = choice(key, protocol, class_groups or {})
     size = len(image_ids)
     if not picked.thresholds or not matched.num_curves:
         return Interval(-1.0, np.nan, np.nan, torch.full((num_resamples,), -1.0, dtype=torch.float64))
-    rows = weighable(matched, picked)
+    rows = weighable(matched, picked, class_groups or {})
     by_id = np.argsort(np.array(image_ids, dtype=np.int64), kind="stable")
     rng = np.random.default_rng(seed)
     weight = np.ones(size, dtype=np.int64)

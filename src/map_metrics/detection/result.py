@@ -268,7 +268,7 @@ class DetectionResult:
             ValueError: if an image has no group.
         """
         names = group_names(groups, self._evidence().image_ids)
-        return summarize_groups(self._matched, self.options.protocol, names)
+        return summarize_groups(self._matched, self.options.protocol, names, self.options.class_groups)
 
     def bootstrap(
         self, num_resamples: int = 1000, confidence: float = 0.95, seed: int = 0, key: str = "map"
@@ -299,6 +299,7 @@ class DetectionResult:
             confidence=confidence,
             seed=_count("seed", seed),
             key=key,
+            class_groups=self.options.class_groups,
         )
 
     def compare(

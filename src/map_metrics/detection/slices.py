@@ -73,7 +73,9 @@ def group_names(
     return names
 
 
-def summarize_groups(matched: Matched, protocol: Protocol, names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
+def summarize_groups(
+    matched: Matched, protocol: Protocol, names: Sequence[Hashable], class_groups: Mapping[int, str] | None = None
+) -> dict[Hashable, dict[str, Any]]:
     """The headline numbers and the number of images of each group, in the order in which the groups first come."""
     members: dict[Hashable, list[int]] = {}
     for image, name in enumerate(names):
@@ -83,6 +85,6 @@ def summarize_groups(matched: Matched, protocol: Protocol, names: Sequence[Hasha
     for name, images in members.items():
         keep = torch.zeros(len(names), dtype=torch.bool)
         keep[images] = True
-        numbers = summarize(tabulate(of_images(matched, keep), protocol), protocol)
+        numbers = summarize(tabulate(of_images(matched, keep), protocol), protocol, class_groups)
         slices[name] = {key: float(number) for key, number in numbers.items()} | {"count": len(images)}
     return slices
