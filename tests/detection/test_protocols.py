@@ -588,6 +588,12 @@ def test_ties_are_bounds_over_all_orders(seed):
             assert value(replace(protocol, ties=ties), *rows) == pytest.approx(bound, abs=1e-12)
 
 
+def test_ties_end_with_their_class():
+    rows = scene(found((B10, 0.5)) + found((FAR, 0.5), (B10, 0.5), label=2), true(B10) + true(B10, label=2))
+    for ties, second in (("optimistic", 1.0), ("pessimistic", 0.5)):
+        assert per_class(evaluate(*rows, replace(VOC2012, ties=ties)))[0].tolist() == [1.0, second]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_bounds_enclose_the_stable_order(seed):
     detections, truths, protocol, _, average = random_scene(seed)
