@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def test_protocols_by_name():
         ("group_weight", 0.5),
         ("group_weight", 1),  # COCO's assignment knows no groups that count
         ("absent", "one"),
+        ("ties", "expected"),
     ],
 )
 def test_a_wrong_field_is_named(field, wrong):
@@ -303,12 +304,23 @@ def test_federated_by_hand():
     assert tables.classes.tolist() == [1, 2, 3]
     assert per_class(tables)[0].tolist() == pytest.approx([1.0, 0.0, -1.0], abs=1e-12)
     assert tables.num_detections.tolist() == [1, 1, 1]  # all that came, judged or not
+    labels = ImageLabels(*torch.tensor([[1, 1, NOT_EXHAUSTIVE]]).unbind(1))
+    rows = scene(found((B10, 0.5)) + found((B10, 0.9), image=1), true(B10))
+    assert (evaluate(*rows, LVIS, image_labels=labels).scores[0, :, 0, 0, 0] == 0.5).all()  # dropped, not ignored
 
 
 def test_a_detection_that_is_dropped_still_fills_the_cap():
     detections, truths = scene(found((FAR, 0.9), label=2) + found((B10, 0.8)), true(B10))
     assert value(replace(LVIS, max_detections=(1,)), detections, truths) == 0.0
     assert value(replace(LVIS, max_detections=(2,)), detections, truths) == pytest.approx(1.0)
+
+
+def test_micro_caps_an_image_before_it_merges_classes():
+    rows = scene(found((B10, 0.9), label=2) + found((B10, 0.9)), true(B10) + true(FAR, label=2))
+    protocol = replace(LVIS, max_detections=(1,))
+    assert evaluate(*rows, protocol, average="micro").recall[0, 0, 0, 0] == 0.5
+    labelled = evaluate(*rows, protocol)
+    assert (labelled.classes.tolist(), labelled.recall[0, :, 0, 0].tolist()) == ([1, 2], [0.0, 0.0])
 
 
 def test_groups_of_classes():
@@ -540,6 +552,64 @@ def test_strict_thresholds_under_the_rule_of_coco():
     strict = replace(COCO, iou_thresholds=(0.5, 0.55), strict=True)
     assert evaluate(*rows, strict).recall[:, 0, 0, -1].tolist() == [0.5, 0.0]
     assert evaluate(*rows, replace(strict, strict=False)).recall[:, 0, 0, -1].tolist() == [1.0, 0.5]
+
+
+def test_nothing_exceeds_a_threshold_of_one():
+    rows = scene(found((B10, 0.9)), true(B10))
+    assert value(replace(COCO, iou_thresholds=(1.0,)), *rows) == pytest.approx(1.0)
+    assert value(replace(COCO, iou_thresholds=(1.0,), strict=True), *rows) == 0.0
+
+
+def tied_scene(seed):
+    """One detection an image, which finds it or not, small or large, some on a crowd: no order changes a match."""
+    rng = np.random.default_rng([seed, 4])
+    found_rows, true_rows, points = [], [], []
+    for image in range(int(rng.integers(1, 8))):
+        score, kind = rng.integers(1, 4) / 4, rng.choice(["hit", "miss", "crowd"], p=[0.4, 0.4, 0.2])
+        true_rows += true(B10, image=image, crowd=kind == "crowd") if kind != "miss" or rng.random() < 0.5 else []
+        found_rows += found((FAR if kind == "miss" else B10, score), image=image)
+        points += [(score, kind == "hit")] if kind != "crowd" else []
+    return found_rows, true_rows, points
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_ties_are_bounds_over_all_orders(seed):
+    found_rows, true_rows, points = tied_scene(seed)
+    total = sum(not crowd for *_, crowd, _ in true_rows)
+    orders = [sorted(order, key=lambda point: -point[0]) for order in permutations(points)]
+    for protocol in (VOC2012, VOC2007, replace(COCO, epsilon=0.0)):
+        levels = protocol.recall_thresholds
+        aps = [-1.0]
+        if total:
+            curves = [oracle_voc.curve([hit for _, hit in order], total) for order in orders]
+            aps = [oracle_voc.at_levels(*c, levels) if levels else oracle_voc.all_point(*c) for c in curves]
+        rows = scene(found_rows, true_rows)
+        for ties, bound in (("optimistic", max(aps)), ("pessimistic", min(aps))):
+            assert value(replace(protocol, ties=ties), *rows) == pytest.approx(bound, abs=1e-12)
+
+
+def test_ties_end_with_their_class():
+    rows = scene(found((B10, 0.5)) + found((FAR, 0.5), (B10, 0.5), label=2), true(B10) + true(B10, label=2))
+    for ties, second in (("optimistic", 1.0), ("pessimistic", 0.5)):
+        assert per_class(evaluate(*rows, replace(VOC2012, ties=ties)))[0].tolist() == [1.0, second]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_enclose_the_stable_order(seed):
+    detections, truths, protocol, _, average = random_scene(seed)
+    low, middle, high = (
+        evaluate(detections, truths, replace(protocol, ties=ties), average=average)
+        for ties in ("pessimistic", "stable", "optimistic")
+    )
+    assert (low.precision <= middle.precision).all()
+    assert (middle.precision <= high.precision).all()
+    assert torch.equal(low.recall, high.recall)
+    spread = detections._replace(score=torch.randperm(len(detections.label), dtype=torch.float64))
+    for ties in ("optimistic", "pessimistic"):
+        assert_same_tables(
+            evaluate(spread, truths, replace(protocol, ties=ties), average=average),
+            evaluate(spread, truths, protocol, average=average),
+        )
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from map_metrics.detection.matching import Detections, Matches, Ranking
 from map_metrics.detection.protocols import Protocol
+from map_metrics.ranking import first_of_runs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,6 +35,8 @@ class Takers(NamedTuple):
         num_changers: (E,) int64, how many of these there are up to each match.
         score: (E + 1,) float64, and one entry of padding.
         bounds: (C + 1,) int64, where each class starts, and the end.
+        until: (E,) int64, how many matches there are up to where ``seen`` and ``num_changers`` are taken; None: this
+            one is the last.
     """
 
     first: Ints
@@ -45,6 +48,7 @@ class Takers(NamedTuple):
     num_changers: Ints
     score: Floats
     bounds: Ints
+    until: Ints | None
 
 
 class Curves(NamedTuple):
@@ -96,11 +100,12 @@ def sample_tables(
     precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
     best_score = [_best_scores(detections, ranking, cap, protocol, shape[4]) for cap in protocol.cuts]
     score = detections.score[ranking.row[matches.detection]].numpy()
+    limit = _tie_limits(detections, ranking, protocol)
     for area, count in enumerate(counts.numpy()):
         needed = needed_hits(count, levels[by_level]) if len(levels) else None
         for m, cap in enumerate(protocol.cuts):
             takers = _takers(
-                ranking, matches, score, ~ignored[area].numpy(), outside[area].numpy(), area, cap, shape[4]
+                ranking, matches, score, ~ignored[area].numpy(), outside[area].numpy(), limit, area, cap, shape[4]
             )
             for t, row in enumerate(order.tolist()):
                 at = area, m, row
@@ -117,6 +122,19 @@ def sample_tables(
 def _axes_last(table: Floats) -> Tensor:
     """[A, M, ...] seen as [..., A, M]."""
     return torch.from_numpy(np.moveaxis(table, (0, 1), (-2, -1)))
+
+
+def _tie_limits(detections: Detections, ranking: Ranking, protocol: Protocol) -> Ints | None:
+    """(n,) the place before which false positives stand above a hit, None where that is its own.
+
+    Of equally scored detections of a class, a hit comes first (then it is where they start), or last (where they end).
+    """
+    if protocol.ties == "stable":
+        return None
+    starts = first_of_runs(ranking.label, detections.score[ranking.row]).nonzero()[:, 0].numpy()
+    n = len(ranking.row)
+    group = np.searchsorted(starts, np.arange(n), side="right") - 1
+    return np.append(starts, n)[group + (protocol.ties == "pessimistic")]
 
 
 def _best_scores(detections: Detections, ranking: Ranking, cap: int, protocol: Protocol, num_classes: int) -> Floats:
@@ -147,6 +165,7 @@ def _takers(
     score: Floats,
     counts: Bools,
     outside: Bools,
+    limit: Ints | None,
     area: int,
     cap: int,
     num_classes: int,
@@ -159,6 +178,7 @@ def _takers(
         score: (E,) float64, of each match.
         counts: (g,) bool, ground truths that count in this area range.
         outside: (n,) bool, detections outside of it: ignored where unmatched.
+        limit: (n,) int64, the place before which false positives stand above a hit; None: its own.
         area: index of the range.
         cap: detections of a cell that take part.
         num_classes: C.
@@ -175,16 +195,21 @@ def _takers(
     seen_before = np.insert(seen, 0, 0)[starts]
     bounds = np.searchsorted(detection, starts)
     changers = np.flatnonzero(change)
+    seen_at, num_changers, until = seen[detection], np.cumsum(change != 0), None
+    if limit is not None:
+        until = np.searchsorted(detection, limit[detection])
+        seen_at, num_changers = np.insert(seen, 0, 0)[limit[detection]], np.insert(num_changers, 0, 0)[until]
     return Takers(
         first[rows],
         stop[rows],
         hit,
-        seen[detection] - np.repeat(seen_before[:-1], np.diff(bounds)),
+        seen_at - np.repeat(seen_before[:-1], np.diff(bounds)),
         changers,
         change[changers],
-        np.cumsum(change != 0),
+        num_changers,
         np.append(score[rows], 0.0),
         bounds,
+        until,
     )
 
 
@@ -197,7 +222,10 @@ def _curves(takers: Takers, threshold: int, epsilon: float) -> Curves:
     changed = np.concatenate([[0], np.cumsum(takers.change * stands[takers.changers])])
     changed_before = changed[np.searchsorted(takers.changers, takers.bounds[:-1])]
     total = takers.seen[hits] + changed[takers.num_changers[hits]] - np.repeat(changed_before, number)
-    precision = (np.arange(1, len(hits) + 1) - np.repeat(start, number)) / (total + epsilon)
+    rank = np.arange(1, len(hits) + 1)
+    if takers.until is not None:  # true positives count up to the hit itself all the same
+        total += rank - np.searchsorted(hits, takers.until[hits])
+    precision = (rank - np.repeat(start, number)) / (total + epsilon)
     return Curves(precision, hits, bounds, takers.score)
 
 

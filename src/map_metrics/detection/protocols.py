@@ -69,6 +69,9 @@ class Protocol:
             it absorbs. Only with ``assign="best"``.
         absent: a class that was detected but has no ground truth anywhere: ``"skip"`` leaves it out of the mean,
             ``"zero"`` counts it as AP 0.
+        ties: the order of equal scores on the curve of a class: ``"stable"``, by image and input position, or the
+            bounds over all orders: ``"optimistic"``, true positives first, and ``"pessimistic"``, true positives last.
+            Matching itself is always in stable order.
 
     Raises:
         ValueError: naming the field, what was expected and what came.
@@ -94,6 +97,7 @@ class Protocol:
     federated: bool = False
     group_weight: int = 0
     absent: Literal["skip", "zero"] = "skip"
+    ties: Literal["stable", "optimistic", "pessimistic"] = "stable"
 
     def __post_init__(self) -> None:
         for name, check in (("iou_thresholds", fractions), ("recall_thresholds", fractions), ("max_detections", caps)):
@@ -105,6 +109,7 @@ class Protocol:
         one_of("cap_per", self.cap_per, ("class", "image"))
         one_of("assign", self.assign, ("coco", "best"))
         one_of("absent", self.absent, ("skip", "zero"))
+        one_of("ties", self.ties, ("stable", "optimistic", "pessimistic"))
         for name in ("strict", "inclusive", "federated"):
             flag(name, getattr(self, name))
         if not isinstance(self.ignored, list | tuple) or not all(isinstance(key, str) for key in self.ignored):
