@@ -520,3 +520,15 @@ def test_a_result_without_rows_says_so():
         of_scene([], []).evidence.of_images(torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="ids of this result's images, got 7"):
         of_scene([], []).evidence.of_images([7])
+
+
+def test_bounds_over_the_orders_of_equal_scores():
+    """One class: a hit and a false positive of one score; another hit of a score of its own."""
+    result = of_scene(found((FAR, 0.5), (B10, 0.5)) + found((B10, 0.9), image=1), true(B10) + true(B10, image=1), 2)
+    low, high = result.bounds["map_50"]
+    assert low == pytest.approx((51 + 50 * 2 / 3) / 101)
+    assert high == pytest.approx(1)
+    assert result.bounds["mar_1"] == (0.5, 0.5)  # the cap takes the first of each image, whatever the order
+    assert result.bounds["map_large"] == (-1, -1)
+    assert low <= float(result.numbers["map_50"]) <= high
+    assert list(result.bounds) == list(result.numbers)

@@ -158,24 +158,32 @@ def detection_map(
 
 
 class DetectionMAP(RowMetric):
-    """Mean average precision of object detection by COCO's protocol, exact on any number of ranks.
+    """Mean average precision of object detection, exact on any number of ranks.
 
-    A drop-in for ``torchmetrics.detection.MeanAveragePrecision`` without a COCO backend: precision, recall and score
-    tables equal pycocotools' bit for bit, with three deliberate differences: annotation ids play no part, missing
-    ``iscrowd`` and ``area`` are fine, and every headline number is taken at the largest cap, whatever its value.
+    A drop-in for ``torchmetrics.detection.MeanAveragePrecision`` without a COCO backend: by COCO's protocol precision,
+    recall and score tables equal pycocotools' bit for bit, with three deliberate differences: annotation ids play no
+    part, missing ``iscrowd`` and ``area`` are fine, and every headline number is taken at the largest cap, whatever its
+    value. Masks, oriented boxes and keypoints are measured in `update`: their overlaps are kept, not the shapes.
 
     Args:
         box_format: ``"xyxy"``, ``"xywh"`` or ``"cxcywh"``, in pixels.
-        iou_type: ``"bbox"``.
-        iou_thresholds: overlaps in [0, 1]; default ``numpy.linspace(.5, .95, 10)`` in float64.
-        rec_thresholds: recall levels in [0, 1]; default ``numpy.linspace(0, 1, 101)`` in float64.
+        iou_type: what overlaps: ``"bbox"``, ``"segm"`` (masks), both as ``("bbox", "segm")`` (the keys then begin with
+            ``bbox_`` and ``segm_``), ``"obb"`` (oriented boxes) or ``"keypoints"`` (object keypoint similarity).
+        iou_thresholds: overlaps in [0, 1]; default that of the protocol, for COCO ``numpy.linspace(.5, .95, 10)`` in
+            float64.
+        rec_thresholds: recall levels in [0, 1]; default that of the protocol, for COCO ``numpy.linspace(0, 1, 101)``.
         max_detection_thresholds: how many of the best detections of an (image, class) count, any number of caps;
-            default [1, 10, 100].
+            default that of the protocol, for COCO [1, 10, 100].
         class_metrics: add ``map_per_class``, ``mar_{cap}_per_class`` and ``classes``.
         extended_summary: add ``ious``, ``precision``, ``recall`` and ``scores``.
         average: ``"macro"``: the mean over classes; ``"micro"``: all classes as one (pycocotools' useCats=0).
-        protocol: ``"coco"``, or a :class:`map_metrics.detection.protocols.Protocol` of your own.
+        protocol: ``"coco"``, ``"voc2007"``, ``"voc2012"``, ``"lvis"``, ``"openimages"``, or a
+            :class:`map_metrics.detection.protocols.Protocol` of your own.
         class_names: names by label, as a list or a dict: labels without a name are refused.
+        class_groups: group by label, as a list or a dict (LVIS: how frequent a class is): adds ``map_{group}``.
+        hierarchy: the label, or labels, right above each label (Open Images): detections, ground truths and positive
+            image labels count for the classes above too, negative image labels for those below.
+        sigmas: of keypoints, in parts of the object's size; default the 17 of a COCO person.
         output: a key such as ``"map"``: `compute` returns that scalar alone, as MetricTracker or ``self.log`` need it.
         validate_args: False leaves out the checks of values (finite boxes and scores), not those of shapes.
         kwargs: arguments of ``torchmetrics.Metric``.
@@ -245,15 +253,25 @@ class DetectionMAP(RowMetric):
         self.validate_args = validate_args
 
     def update(self, preds: Sequence[Mapping[str, Any]], target: Sequence[Mapping[str, Any]]) -> None:
-        """Add images. A detection costs 48 bytes until `compute`, a ground truth 56, an image 32.
+        """Add images. A boxed detection costs 48 bytes until `compute`, a ground truth 56, an image 48.
+
+        Other shapes cost 24 and 32 bytes instead, and each pair of one image that overlaps 24.
 
         Args:
-            preds: one dict per image: ``boxes`` (n, 4) in pixels, ``scores`` (n,), ``labels`` (n,) of an integer dtype.
-            target: one dict per image: ``boxes`` (n, 4), ``labels`` (n,), and optionally ``iscrowd`` (n,) 0 or 1,
-                ``area`` (n,) square pixels (where not given, that of the box) and ``image_id``, an int or a tensor of
-                one
+            preds: one dict per image: ``scores`` (n,), ``labels`` (n,) of an integer dtype, and the shapes.
+            target: one dict per image: ``labels`` (n,) and the shapes; optionally ``iscrowd`` (n,) 0 or 1, ``area``
+                (n,) square pixels (where not given, that of the shape) and ``image_id``, an int or a tensor of one
                 element: an image whose id was seen counts once, and equal scores of different images are ordered by it
                 (without ids, by arrival and rank).
+
+        The shapes are ``boxes`` (n, 4) in pixels; for ``"segm"`` ``masks``: a tensor (n, height, width), or a list of
+        COCO's run-length codes or polygons (:func:`map_metrics.detection.mask_inputs.read_masks`); for ``"obb"``
+        ``boxes`` (n, 5) center x and y, width, height, and the angle in radians; for ``"keypoints"`` ``keypoints``
+        (n, K, 3) x, y and visibility, of which a target needs ``area`` or ``boxes`` beside.
+
+        A protocol reads more of the target: VOC ``difficult`` (n,), LVIS ``ignore`` (n,), ``neg_category_ids`` and
+        ``not_exhaustive_category_ids``, Open Images ``is_group_of`` (n,), ``pos_category_ids`` and
+        ``neg_category_ids``: flags 0 or 1, and lists of labels for the whole image.
 
         Raises:
             ValueError: naming image and row, what was expected and what came; the state stays as it was.

@@ -67,6 +67,9 @@ class DetectionOptions:
         groups = _names("class_groups", class_groups)
         if groups and average == "micro":
             raise ValueError("Argument `class_groups` needs average='macro', got 'micro': there is one curve for all")
+        taken = {"50", "75", *(name for name, _, _ in record.areas)} & set((groups or {}).values())
+        if taken:
+            raise ValueError(f"Argument `class_groups` must not name a group {sorted(taken)[0]!r}: `map_` has that key")
         options = cls(
             box_format,
             types,

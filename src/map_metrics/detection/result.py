@@ -22,7 +22,7 @@ from map_metrics.detection.judged import judge
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.precision_recall import BestF, Curve, best_f, precision_recall
 from map_metrics.detection.slices import group_names, summarize_groups
-from map_metrics.detection.summary import Average, Matched, Tables, per_class, precision_at, summarize
+from map_metrics.detection.summary import Average, Matched, Tables, per_class, precision_at, summarize, tabulate
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +90,19 @@ class DetectionResult:
     def numbers(self) -> dict[str, Tensor]:
         """The headline numbers under torchmetrics' names, 0-d float64, -1 where undefined."""
         return summarize(self.tables, self.options.protocol, self.options.class_groups)
+
+    @functools.cached_property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The smallest and largest value of each headline number over all orders of equal scores of a class.
+
+        Who takes whom stays as it is: only the order on the curves is open. -1 twice where a number is undefined.
+        """
+        protocol, groups = self.options.protocol, self.options.class_groups
+        low, high = (
+            summarize(tabulate(self._matched, replace(protocol, ties=ties)), protocol, groups)
+            for ties in ("pessimistic", "optimistic")
+        )
+        return {key: (float(low[key]), float(high[key])) for key in self.numbers}
 
     def per_class(self) -> list[dict[str, Any]]:
         """One row per class: label, name, AP, AP at an IoU of 0.5 and AR over the first area range, and counts.
@@ -412,7 +425,7 @@ class DetectionResult:
         """Everything but the tables as plain Python values."""
         return {
             "value": {key: float(value) for key, value in self.numbers.items()},
-            "protocol": vars(self.options.protocol) | {},
+            "protocol": {key: _without_infinity(value) for key, value in vars(self.options.protocol).items()},
             "average": self.options.average,
             "num_images": self.num_images,
             "num_duplicates": self.num_duplicates,
@@ -450,3 +463,10 @@ def _count(name: str, value: Any, *, least: int = 0) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"Argument `{name}` must be an int of {least} or more, got {value!r}")
     return int(value)
+
+
+def _without_infinity(value: Any) -> Any:
+    """None for infinity, which JSON does not have."""
+    if isinstance(value, tuple):
+        return [_without_infinity(entry) for entry in value]
+    return None if value == math.inf else value
