@@ -18,10 +18,11 @@ from oracle_coco import annotations, found, images_and_categories, random_scene,
 from oracle_lvis import dataset, hotcoco_lvis, lvis_api
 
 from map_metrics.detection.hierarchy import ancestors, expand
+from map_metrics.detection.matched import overlaps_by_cell
 from map_metrics.detection.matching import NEGATIVE, NOT_EXHAUSTIVE, POSITIVE, ImageLabels, Overlaps
 from map_metrics.detection.overlap import box_overlap
 from map_metrics.detection.protocols import COCO, LVIS, OPEN_IMAGES, PROTOCOLS, VOC2007, VOC2012, Protocol
-from map_metrics.detection.summary import evaluate, overlaps_by_cell, per_class, summarize
+from map_metrics.detection.summary import evaluate, per_class, summarize
 
 B10, FAR = (0, 0, 10, 10), (50, 50, 10, 10)
 DATA = Path(__file__).parents[1] / "data" / "detection"

@@ -11,8 +11,9 @@ import torch
 from oracle_coco import annotations, found, images_and_categories, pycocotools, random_scene, scene, true
 
 from map_metrics.detection.curves import needed_hits
+from map_metrics.detection.matched import overlaps_by_cell
 from map_metrics.detection.protocols import COCO, PROTOCOLS
-from map_metrics.detection.summary import evaluate, overlaps_by_cell, per_class, summarize
+from map_metrics.detection.summary import evaluate, per_class, summarize
 
 B10 = (0, 0, 10, 10)
 FAR = (50, 50, 10, 10)

@@ -16,8 +16,9 @@ from torch import Tensor
 from map_metrics.detection.curves import Ints
 from map_metrics.detection.interpolated import interpolated
 from map_metrics.detection.judged import judge
+from map_metrics.detection.matched import Matched
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched, absent_curves, mean_of_defined
+from map_metrics.detection.summary import absent_curves, mean_of_defined
 
 
 class Interval(NamedTuple):

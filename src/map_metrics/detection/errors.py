@@ -18,10 +18,11 @@ from torch import Tensor
 from map_metrics.detection.evidence import Evidence
 from map_metrics.detection.interpolated import average_precision
 from map_metrics.detection.judged import Judged, judge
+from map_metrics.detection.matched import Matched
 from map_metrics.detection.matching import curve_order, effective
 from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched, absent_curves, mean_of_defined
+from map_metrics.detection.summary import absent_curves, mean_of_defined
 
 KINDS = ("classification", "localisation", "both", "duplicate", "background", "missed")
 CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)

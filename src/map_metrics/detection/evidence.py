@@ -11,10 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from map_metrics.detection.matched import Average, Matched, in_pixels, match_images
 from map_metrics.detection.matching import Detections, GroundTruths, ImageLabels, box_pairs, rank_detections
 from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import COCO, Protocol
-from map_metrics.detection.summary import Average, Matched, in_pixels, match_images
 
 Rows = TypeVar("Rows", Detections, GroundTruths, ImageLabels)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from map_metrics.detection.interpolated import average_precision
 from map_metrics.detection.judged import judge
+from map_metrics.detection.matched import Matched
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched
 
 
 class ImageCounts(NamedTuple):

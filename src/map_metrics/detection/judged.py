@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from map_metrics.detection.summary import Matched
+from map_metrics.detection.matched import Matched
 
 
 class Judged(NamedTuple):

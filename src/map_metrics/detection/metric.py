@@ -13,13 +13,14 @@ from map_metrics.conventions import flag
 from map_metrics.detection import checks
 from map_metrics.detection.evidence import Evidence
 from map_metrics.detection.hierarchy import expand
+from map_metrics.detection.matched import overlaps_by_cell
 from map_metrics.detection.matching import ImageLabels
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import Protocol
 from map_metrics.detection.result import DetectionResult, value_of
 from map_metrics.detection.shapes import measure
 from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
-from map_metrics.detection.summary import overlaps_by_cell, tabulate
+from map_metrics.detection.summary import tabulate
 from map_metrics.rows import RowMetric
 
 # --- tables -> results ------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from map_metrics.detection.errors import ErrorBreakdown, error_breakdown
 from map_metrics.detection.evidence import Evidence
 from map_metrics.detection.images import image_counts, image_precision
 from map_metrics.detection.judged import judge
+from map_metrics.detection.matched import Average, Matched
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.precision_recall import BestF, Curve, best_f, precision_recall
 from map_metrics.detection.slices import group_names, summarize_groups
-from map_metrics.detection.summary import Average, Matched, Tables, per_class, precision_at, summarize, tabulate
+from map_metrics.detection.summary import Tables, per_class, precision_at, summarize, tabulate
 
 
 @dataclass(frozen=True, repr=False)

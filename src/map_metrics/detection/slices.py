@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from map_metrics.detection.matched import Matched
 from map_metrics.detection.matching import Matches, Ranking
 from map_metrics.detection.protocols import Protocol
-from map_metrics.detection.summary import Matched, summarize, tabulate
+from map_metrics.detection.summary import summarize, tabulate
 
 
 def of_images(matched: Matched, keep: Tensor) -> Matched:
