@@ -10,7 +10,7 @@ import torch
 from oracle_coco import found, plain_loops, random_scene, scene, true
 from pycocotools import mask as mask_utils
 
-from map_metrics.detection import matching
+from map_metrics.detection import matching, pairs
 from map_metrics.detection.overlap import box_overlap
 from map_metrics.detection.protocols import COCO
 from map_metrics.detection.summary import evaluate, summarize
@@ -31,8 +31,7 @@ def test_overlap_has_the_bits_of_pycocotools(seed, scale):
     detections, truths, crowd = detections * scale, truths * scale, rng.random(40) < 0.5
     expected = mask_utils.iou(detections, truths, crowd.tolist())
     d, g = (x.ravel() for x in np.indices(expected.shape))
-    overlap = box_overlap(*(torch.from_numpy(x) for x in (detections[d], truths[g], crowd[g])))
-    assert np.array_equal(overlap.numpy(), expected.ravel())
+    assert np.array_equal(box_overlap(detections[d].T, truths[g].T, crowd[g]), expected.ravel())
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -87,8 +86,7 @@ def test_a_threshold_of_one_takes_an_overlap_one_rounding_below():
     box = (0.1, 0.1, 0.01, 0.7)  # its overlap with itself
     truths, detections = true(box), found((box, 0.9))
     rows = scene(detections, truths)
-    overlap = box_overlap(rows[0].box, rows[1].box, rows[1].crowd)
-    assert overlap < 1
+    assert box_overlap(rows[0].box.numpy().T, rows[1].box.numpy().T, rows[1].crowd.numpy()) < 1
     assert ap50(detections, truths, iou_thresholds=(0.5, 1.0)) == 1.0
     assert evaluate(*rows, replace(COCO, iou_thresholds=(1.0,))).recall[0, 0, 0, -1] == 1.0
 
@@ -103,7 +101,7 @@ def test_blocks_of_pairs_do_not_show(monkeypatch):
         detections, truths, protocol, _, average = random_scene(seed)
         whole = evaluate(detections, truths, protocol, average=average)
         for size in (1, 7):
-            monkeypatch.setattr(matching, "PAIRS_AT_ONCE", size)
+            monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", size)
             parts = evaluate(detections, truths, protocol, average=average)
             monkeypatch.undo()
             assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
@@ -124,7 +122,7 @@ def test_stored_overlaps_give_the_tables_of_boxes(seed):
     detections, truths, protocol, _, average = random_scene(seed)
     if min(protocol.iou_thresholds) == 0:  # pairs without an overlap are not stored
         protocol = replace(protocol, iou_thresholds=(0.1, 0.5))
-    pairs = [
+    rows = [
         (d, t, mask_utils.iou([box], [true_box], [crowd])[0, 0])
         for d, (image, box) in enumerate(zip(detections.image.tolist(), detections.box.numpy(), strict=True))
         for t, (other, true_box, crowd) in enumerate(
@@ -132,9 +130,9 @@ def test_stored_overlaps_give_the_tables_of_boxes(seed):
         )
         if image == other
     ]
-    pairs = [pair for pair in pairs if pair[2] > 0]
-    np.random.default_rng(seed).shuffle(pairs)
-    d, t, value = zip(*pairs, strict=True) if pairs else ((), (), ())
+    rows = [row for row in rows if row[2] > 0]
+    np.random.default_rng(seed).shuffle(rows)
+    d, t, value = zip(*rows, strict=True) if rows else ((), (), ())
     overlaps = matching.Overlaps(torch.tensor(d).long(), torch.tensor(t).long(), torch.tensor(value).double())
     nowhere = detections._replace(box=torch.zeros(len(detections.box), 4).double())
     expected = evaluate(detections, truths, protocol, average=average)

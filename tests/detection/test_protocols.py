@@ -41,7 +41,8 @@ def measured(detections, truths, *, inclusive=False) -> Overlaps:
     """Every overlap above 0 of two rows of one image."""
     d, t = (detections.image[:, None] == truths.image).nonzero(as_tuple=True)
     more = torch.tensor([0, 0, 1, 1]) * inclusive
-    overlap = box_overlap(detections.box[d] + more, truths.box[t] + more, truths.crowd[t])
+    boxes = ((rows.box[row] + more).numpy().T for rows, row in ((detections, d), (truths, t)))
+    overlap = torch.from_numpy(box_overlap(*boxes, truths.crowd[t].numpy()))
     return Overlaps(d[overlap > 0], t[overlap > 0], overlap[overlap > 0])
 
 

@@ -18,6 +18,11 @@ CROWD, IGNORE, DIFFICULT, EMPTY = 1, 2, 4, 8  # flags of a ground truth
 FLAGS = {"iscrowd": CROWD, "is_group_of": CROWD, "ignore": IGNORE, "difficult": DIFFICULT}
 _USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16}
 _USUAL |= {torch.int32, torch.int64}
+_REAL = ("boxes", "scores", "area")  # float64 does not hold every int64
+_USUAL_KINDS = {
+    key: {(Tensor, dtype, torch.strided) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
+    for key in ("labels", *_REAL, *FLAGS)
+}
 IMAGE_LABELS = {
     "neg_category_ids": NEGATIVE,
     "not_exhaustive_category_ids": NOT_EXHAUSTIVE,
@@ -71,7 +76,7 @@ def image_lists(preds: Any, target: Any) -> None:
 
 def side(name: str, images: Sequence[Mapping[str, Any]], *, values: bool) -> Rows:
     """Read the labels of one side, and the scores (``"preds"``) or flags and areas (``"target"``)."""
-    labels = [_tensor(name, i, image, "labels") for i, image in enumerate(images)]
+    labels = _tensors(name, images, "labels")
     for i, label in enumerate(labels):
         if label.ndim != 1:
             raise ValueError(f"{name}[{i}]['labels'] must have the shape (n,), got {tuple(label.shape)}")
@@ -81,7 +86,8 @@ def side(name: str, images: Sequence[Mapping[str, Any]], *, values: bool) -> Row
     none = torch.zeros(0, dtype=torch.float64)
     rows = Rows(torch.tensor(counts, dtype=torch.int64), _join(labels, torch.int64), none, none.long(), none)
     if name == "preds":
-        scores = [_column(name, i, image, "scores", n) for i, (image, n) in enumerate(zip(images, counts, strict=True))]
+        scores = _tensors(name, images, "scores")
+        _same_lengths(name, "scores", scores, counts)
         rows = rows._replace(score=_join(scores, torch.float64))
         if values and not _sum_is_finite(rows.score):
             _refuse(name, "scores", ~torch.isfinite(rows.score), rows.counts, "be finite", rows.score)
@@ -114,9 +120,10 @@ def _flags(
 
 def boxes(name: str, images: Sequence[Mapping[str, Any]], counts: Tensor, box_format: str, *, values: bool) -> Boxes:
     """Read the boxes of one side."""
-    box = [
-        _shapes(name, i, image, "boxes", 4, n) for i, (image, n) in enumerate(zip(images, counts.tolist(), strict=True))
-    ]
+    box = _tensors(name, images, "boxes")
+    lengths = counts.tolist()
+    if [value.shape for value in box] != [(n, 4) for n in lengths]:
+        box = [_four_columns(name, i, value, n) for i, (value, n) in enumerate(zip(box, lengths, strict=True))]
     raw = _join(box, torch.float64).view(-1, 4)
     converted = _to_xywh(raw, box_format)
     if values and not _sum_is_finite(converted):
@@ -181,25 +188,32 @@ def label_range(name: str, label: Tensor, counts: Tensor, known: Iterable[int]) 
     _refuse(name, "labels", bad, counts, "be one of the labels of `class_names`", label)
 
 
-def _shapes(name: str, i: int, image: Mapping[str, Any], key: str, width: int, count: int) -> Tensor:
-    """(count, width) numbers; an empty tensor of any usual shape has none."""
-    value = _tensor(name, i, image, key)
-    if value.shape == (count, width):
-        return value
-    if value.numel() == 0 and value.ndim <= 2 and value.shape[-1] in (0, width):
-        value = value.reshape(0, width)
-    if value.ndim != 2 or value.shape[1] != width:
-        raise ValueError(f"{name}[{i}]['{key}'] must have the shape (n, {width}), got {tuple(value.shape)}")
+def _four_columns(name: str, i: int, value: Tensor, count: int) -> Tensor:
+    """(count, 4) numbers; an empty tensor of any usual shape has none."""
+    if value.numel() == 0 and value.ndim <= 2 and value.shape[-1] in (0, 4):
+        value = value.reshape(0, 4)
+    if value.ndim != 2 or value.shape[1] != 4:
+        raise ValueError(f"{name}[{i}]['boxes'] must have the shape (n, 4), got {tuple(value.shape)}")
     if len(value) != count:
-        raise ValueError(f"{name}[{i}]['{key}'] must have one row for each of the {count} labels, got {len(value)}")
+        raise ValueError(f"{name}[{i}]['boxes'] must have one row for each of the {count} labels, got {len(value)}")
     return value
 
 
-def _column(name: str, i: int, image: Mapping[str, Any], key: str, count: int) -> Tensor:
-    value = _tensor(name, i, image, key)
-    if value.shape != (count,):
-        raise ValueError(f"{name}[{i}]['{key}'] must have the shape ({count},) of its labels, got {tuple(value.shape)}")
-    return value
+def _same_lengths(name: str, key: str, values: list[Tensor], counts: list[int]) -> None:
+    if [value.shape for value in values] == [(n,) for n in counts]:
+        return
+    for i, (value, n) in enumerate(zip(values, counts, strict=True)):
+        if value.shape != (n,):
+            raise ValueError(f"{name}[{i}]['{key}'] must have the shape ({n},) of its labels, got {tuple(value.shape)}")
+
+
+def _tensors(name: str, images: Sequence[Mapping[str, Any]], key: str) -> list[Tensor]:
+    """The tensors of all images under one key; the usual case is found by one look at all of them."""
+    values: list[Any] = [image.get(key) for image in images]
+    kinds = {(type(value), getattr(value, "dtype", None), getattr(value, "layout", None)) for value in values}
+    if len(kinds) == 1 and next(iter(kinds)) in _USUAL_KINDS[key]:
+        return values
+    return [_tensor(name, i, image, key) for i, image in enumerate(images)]
 
 
 def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
@@ -208,7 +222,7 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
     if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided:
         value = tensor(f"{name}[{i}]['{key}']", value)
-    if value.dtype == torch.int64 and key in ("boxes", "scores", "area"):
+    if value.dtype == torch.int64 and key in _REAL:
         exact_integers(f"{name}[{i}]['{key}']", value)
     return value
 
@@ -219,10 +233,12 @@ def _optional(
     """A float64 column that images may lack, or None where all do."""
     if all(image.get(key) is None for image in images):
         return None
-    parts = [
-        torch.full((n,), default, dtype=torch.float64) if image.get(key) is None else _column(name, i, image, key, n)
-        for i, (image, n) in enumerate(zip(images, counts, strict=True))
+    filled = [
+        image if image.get(key) is not None else {key: torch.full((n,), default, dtype=torch.float64)}
+        for image, n in zip(images, counts, strict=True)
     ]
+    parts = _tensors(name, filled, key)
+    _same_lengths(name, key, parts, counts)
     return _join(parts, torch.float64)
 
 

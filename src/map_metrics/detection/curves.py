@@ -15,7 +15,7 @@ from torch import Tensor
 
 from map_metrics.detection.matching import Detections, Matches, Ranking
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import first_of_runs
+from map_metrics.ranking import first_of_runs, take, true_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -99,7 +99,7 @@ def sample_tables(
     shape = (len(counts), len(protocol.cuts), len(order), len(by_level), counts.shape[1])
     precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
     best_score = [_best_scores(detections, ranking, cap, protocol, shape[4]) for cap in protocol.cuts]
-    score = detections.score[ranking.row[matches.detection]].numpy()
+    score = take(detections.score, take(ranking.row, matches.detection)).numpy()
     limit = _tie_limits(detections, ranking, protocol)
     for area, count in enumerate(counts.numpy()):
         needed = needed_hits(count, levels[by_level]) if len(levels) else None
@@ -131,7 +131,7 @@ def _tie_limits(detections: Detections, ranking: Ranking, protocol: Protocol) ->
     """
     if protocol.ties == "stable":
         return None
-    starts = first_of_runs(ranking.label, detections.score[ranking.row]).nonzero()[:, 0].numpy()
+    starts = true_rows(first_of_runs(ranking.label, take(detections.score, ranking.row))).numpy()
     n = len(ranking.row)
     group = np.searchsorted(starts, np.arange(n), side="right") - 1
     return np.append(starts, n)[group + (protocol.ties == "pessimistic")]

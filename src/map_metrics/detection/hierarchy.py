@@ -16,9 +16,8 @@ from map_metrics.detection.matching import (
     Detections,
     GroundTruths,
     ImageLabels,
-    ranges,
 )
-from map_metrics.detection.pairs import Overlaps
+from map_metrics.detection.pairs import Overlaps, ranges
 from map_metrics.ranking import dense_ids
 
 Rows = TypeVar("Rows", Detections, GroundTruths, ImageLabels)
@@ -111,7 +110,11 @@ def _copies(label: Tensor, related: Mapping[int, Sequence[int]]) -> tuple[Tensor
     flat = torch.tensor([entry for row in labels for entry in row], dtype=torch.int64)
     repeats = size[rank]
     row = torch.arange(len(label)).repeat_interleave(repeats)
-    return row, flat[ranges((size.cumsum(0) - size)[rank], repeats)]
+    return row, flat[_ranges((size.cumsum(0) - size)[rank], repeats)]
+
+
+def _ranges(start: Tensor, length: Tensor) -> Tensor:
+    return torch.from_numpy(ranges(start.numpy(), length.numpy()))
 
 
 def _take(rows: Rows, row: Tensor, label: Tensor) -> Rows:
@@ -140,6 +143,6 @@ def _expand_overlaps(overlaps: Overlaps, detection_row: Tensor, truth_row: Tenso
     (detection, num_detections), (truth, num_truths) = bounds
     total = num_detections * num_truths
     pair = torch.arange(len(total)).repeat_interleave(total)
-    number = ranges(torch.zeros_like(total), total)
+    number = _ranges(torch.zeros_like(total), total)
     width = num_truths[pair]
     return Overlaps(detection[pair] + number // width, truth[pair] + number % width, overlaps.value[pair])

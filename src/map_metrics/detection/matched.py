@@ -25,7 +25,7 @@ from map_metrics.detection.matching import (
 )
 from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import dense_ids, lexsort
+from map_metrics.ranking import dense_ids, lexsort, take
 
 Average = Literal["macro", "micro"]
 Rows = TypeVar("Rows", Detections, GroundTruths)
@@ -100,9 +100,9 @@ def match_images(
     truths, ranking = cells.truths, cells.ranking
     thresholds, order = effective(protocol.iou_thresholds, strict=protocol.strict).sort(stable=True)
     pairs = _pairs(cells, protocol, float(thresholds[0]))
-    outside = _outside(cells.detections.area[ranking.row], protocol)
+    outside = _outside(take(cells.detections.area, ranking.row), protocol)
     if cells.excused is not None:
-        outside |= cells.excused[ranking.row]
+        outside |= take(cells.excused, ranking.row)
     ignored = uncounted(truths, protocol) | _outside(truths.area, protocol)
     return Matched(
         classes=cells.classes,
@@ -204,26 +204,27 @@ def _cells(
     if average == "micro":
         detections, detection_row = _one_class(detections)
         truths, truth_row = _one_class(truths)
+        detection_class, came_as = take(detection_class, detection_row), take(came_as, detection_row)
         num_curves = 1
     truths, by_cell = _by_cell(truths, num_curves)
-    truth_row = truth_row[by_cell]
+    truth_row = take(truth_row, by_cell)
     ranking = rank_detections(detections, num_curves)
     if position is not None:
-        ranking = ranking._replace(position=position[detection_row][ranking.row])
+        ranking = ranking._replace(position=take(take(position, detection_row), ranking.row))
     return Cells(
         classes,
         num_truths,
         num_detections,
         num_curves,
         detections,
-        detection_class[detection_row],
-        came_as[detection_row],
+        detection_class,
+        came_as,
         truths,
-        truth_class[truth_row],
+        take(truth_class, truth_row),
         truth_row,
         cell_of(truths, num_curves),
         ranking,
-        None if excused is None else excused[detection_row],
+        None if excused is None else take(excused, detection_row),
         detection_row,
         overlaps,
     )
@@ -265,13 +266,13 @@ def in_pixels(rows: Rows, protocol: Protocol) -> Rows:
 def _one_class(rows: Rows) -> tuple[Rows, Tensor]:
     """All labels made one, the rows of an image in the order of (label, input position); and that order."""
     order = lexsort(rows.image, rows.label)
-    return type(rows)(*(column[order] for column in rows._replace(label=torch.zeros_like(rows.label)))), order
+    return type(rows)(*(take(column, order) for column in rows._replace(label=torch.zeros_like(rows.label)))), order
 
 
 def _by_cell(truths: GroundTruths, num_classes: int) -> tuple[GroundTruths, Tensor]:
     """Rows sorted by (image, class), in input order inside a cell; and that order."""
     order = lexsort(cell_of(truths, num_classes))
-    return GroundTruths(*(column[order] for column in truths)), order
+    return GroundTruths(*(take(column, order) for column in truths)), order
 
 
 def _outside(area: Tensor, protocol: Protocol) -> Tensor:

@@ -10,7 +10,7 @@ which a detection looks at one ground truth alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from map_metrics.detection.overlap import box_overlap
-from map_metrics.detection.pairs import PAIRS_AT_ONCE, Overlaps
-from map_metrics.ranking import first_of_runs, lexsort
+from map_metrics.detection.pairs import Overlaps, blocks, ranges
+from map_metrics.ranking import first_of_runs, inverse, lexsort, take, true_rows
 
 
 class Detections(NamedTuple):
@@ -155,17 +155,10 @@ def rank_detections(detections: Detections, num_classes: int) -> Ranking:
     """Put detections into curve order, where ``label`` is the rank of the class."""
     row = curve_order(detections.label, detections.score)
     label = torch.arange(num_classes).repeat_interleave(torch.bincount(detections.label, minlength=num_classes))
-    cell, by_cell = torch.sort(detections.image[row] * num_classes + label, stable=True)
+    cell, by_cell = torch.sort(take(detections.image, row) * num_classes + label, stable=True)
     place = torch.arange(len(row))
-    position = torch.empty_like(place)
-    position[by_cell] = place - torch.where(first_of_runs(cell), place, 0).cummax(0).values
+    position = inverse(by_cell, place - torch.where(first_of_runs(cell), place, 0).cummax(0).values)
     return Ranking(row, label, position, by_cell, cell)
-
-
-def ranges(start: Tensor, length: Tensor) -> Tensor:
-    """``start[i], start[i] + 1, ...`` of ``length[i]`` values each, one range after the other."""
-    stop = length.cumsum(0)
-    return torch.arange(int(length.sum())) + (start - stop + length).repeat_interleave(length)
 
 
 def box_pairs(
@@ -181,21 +174,23 @@ def box_pairs(
         cap: the largest number of detections of a cell.
         lowest: overlap from which a pair is kept.
     """
-    occupied, num_truths = cell.unique_consecutive(return_counts=True)
-    first = torch.searchsorted(ranking.cell, occupied)
-    num_detections = (torch.searchsorted(ranking.cell, occupied, right=True) - first).clamp(max=cap)
-    detection = ranking.by_cell[ranges(first, num_detections)]
-    first_truth = (num_truths.cumsum(0) - num_truths).repeat_interleave(num_detections)
-    num_truths = num_truths.repeat_interleave(num_detections)
-    box = detections.box[ranking.row[detection]]
-    kept = [(torch.zeros(0, dtype=torch.int64),) * 2 + (torch.zeros(0, dtype=torch.float64),)]
-    for block in _blocks(num_truths):
+    start = true_rows(first_of_runs(cell)).numpy()  # of the ground truths of each occupied cell
+    occupied, ranked = cell.numpy()[start], ranking.cell.numpy()
+    num_truths = np.diff(start, append=len(cell))
+    first = np.searchsorted(ranked, occupied)
+    num_detections = np.minimum(np.searchsorted(ranked, occupied, side="right") - first, cap)
+    detection = np.take(ranking.by_cell.numpy(), ranges(first, num_detections))
+    start, num_truths = np.repeat(start, num_detections), np.repeat(num_truths, num_detections)
+    box = np.take(detections.box.numpy(), np.take(ranking.row.numpy(), detection), axis=0).T.copy()
+    true, crowd = truths.box.numpy().T.copy(), truths.crowd.numpy()
+    kept = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for block in blocks(num_truths):
         repeats = num_truths[block]
-        truth = ranges(first_truth[block], repeats)
-        overlap = box_overlap(box[block].repeat_interleave(repeats, 0), truths.box[truth], truths.crowd[truth])
-        keep = (overlap >= lowest).nonzero()[:, 0]
-        kept.append((detection[block].repeat_interleave(repeats)[keep], truth[keep], overlap[keep]))
-    return Pairs(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        truth = ranges(start[block], repeats)
+        overlap = box_overlap(np.repeat(box[:, block], repeats, 1), np.take(true, truth, 1), np.take(crowd, truth))
+        keep = np.flatnonzero(overlap >= lowest)
+        kept.append((np.repeat(detection[block], repeats)[keep], truth[keep], overlap[keep]))
+    return Pairs(*(torch.from_numpy(np.concatenate(column)) for column in zip(*kept, strict=True)))
 
 
 def stored_pairs(
@@ -218,25 +213,14 @@ def stored_pairs(
         cap: the largest number of detections of a cell.
         lowest: overlap from which a pair is kept.
     """
-    place = torch.empty_like(ranking.row)
-    place[detection_rows[ranking.row]] = torch.arange(len(place))
-    rank = torch.empty_like(truth_rows)
-    rank[truth_rows] = torch.arange(len(rank))
-    cell_of_place = torch.empty_like(place)
-    cell_of_place[ranking.by_cell] = ranking.cell
-    detection, truth = place[overlaps.detection], rank[overlaps.truth]
-    keep = (cell_of_place[detection] == cell[truth]) & (ranking.position[detection] < cap) & (overlaps.value >= lowest)
-    detection, truth, value = detection[keep], truth[keep], overlaps.value[keep]
-    order = lexsort(cell[truth], ranking.position[detection], truth)
-    return Pairs(detection[order], truth[order], value[order])
-
-
-def _blocks(num_pairs: Tensor) -> Iterator[slice]:
-    """Stretches of rows that together hold about ``PAIRS_AT_ONCE`` pairs."""
-    total = num_pairs.cumsum(0)
-    starts = torch.arange(0, int(num_pairs.sum()), PAIRS_AT_ONCE)
-    bounds = torch.searchsorted(total, starts, right=True).unique().tolist()
-    return (slice(lo, hi) for lo, hi in pairwise([*bounds, len(total)]))
+    cell_of_place = inverse(ranking.by_cell, ranking.cell)
+    detection = take(inverse(take(detection_rows, ranking.row)), overlaps.detection)
+    truth = take(inverse(truth_rows), overlaps.truth)
+    same = take(cell_of_place, detection) == take(cell, truth)
+    keep = true_rows(same & (take(ranking.position, detection) < cap) & (overlaps.value >= lowest))
+    detection, truth, value = take(detection, keep), take(truth, keep), take(overlaps.value, keep)
+    order = lexsort(take(cell, truth), take(ranking.position, detection), truth)
+    return Pairs(take(detection, order), take(truth, order), take(value, order))
 
 
 def effective(iou_thresholds: Sequence[float], *, strict: bool = False) -> Tensor:
