@@ -415,7 +415,7 @@ def apart(truths):
     for i, image in enumerate(truths.image.tolist()):
         others = [k for k in kept if truths.image[k] == image]
         own = truths.box[[i]].expand(len(others), 4)
-        if not box_overlap(own, truths.box[others], truths.crowd[others]).any():
+        if not box_overlap(own.numpy().T, truths.box[others].numpy().T, truths.crowd[others].numpy()).any():
             kept.append(i)
     return type(truths)(*(column[kept] for column in truths))
 
