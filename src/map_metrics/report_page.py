@@ -10,6 +10,7 @@ import math
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -108,13 +109,12 @@ def joined(*content: str) -> Markup:
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in content))
 
 
-def shown(value: Any, kind: str) -> str:
-    """A number as the page shows it; a dash where there is none."""
+def shown(value: Number, kind: str = "score") -> str:
+    """A number as the page shows it, rounded half up as its script does; a dash where there is none."""
     if value is None or value != value:
         return "\N{EN DASH}"
-    if kind == "count":
-        return f"{value:.0f}" if float(value).is_integer() else f"{value:.2f}"
-    return f"{value:.4f}" if kind == "score" else str(value)
+    digits = 4 if kind == "score" else 0 if float(value).is_integer() else 2
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 def number(value: Number, kind: str = "score") -> Markup:
@@ -251,7 +251,7 @@ def _facts(facts: Sequence[Fact]) -> Markup:
 
 
 def _capacity(table: Table) -> int:
-    return min(MOST_ROWS, MOST_CELLS // len(table.columns))
+    return max(1, min(MOST_ROWS, MOST_CELLS // len(table.columns)))
 
 
 def _wide(table: Markup, label: str) -> Markup:
