@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -273,6 +274,12 @@ class RetrievalResult:
             "num_conflicts": self.num_conflicts,
             "queries": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)],
         }
+
+    def to_html(self, path: str | PathLike[str], *, title: str | None = None) -> None:
+        """Write one self-contained page: see :func:`map_metrics.report.to_html`."""
+        from map_metrics.report import to_html
+
+        to_html(self, path, title=title)
 
     def notes(self) -> dict[str, str]:
         """What a reader of the number should know: topic -> sentence. The metrics warn of each once."""

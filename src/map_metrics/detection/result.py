@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any
 
 import torch
@@ -434,6 +435,12 @@ class DetectionResult:
             "num_unjudged": self.num_unjudged,
             "classes": self.per_class(),
         }
+
+    def to_html(self, path: str | PathLike[str], *, title: str | None = None) -> None:
+        """Write one self-contained page: see :func:`map_metrics.report.to_html`."""
+        from map_metrics.report import to_html
+
+        to_html(self, path, title=title)
 
     def __repr__(self) -> str:
         value = float(self.numbers["map"])
