@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sets import DetectionSet, HashingSet, RetrievalSet
+from sets import DetectionSet, HashingSet, MaskSet, RetrievalSet
 
 Values = dict[str, Any]
 Laps = dict[str, list[float]]
@@ -102,6 +102,16 @@ def hotcoco(data: DetectionSet) -> tuple[Values, Laps]:
         iscrowd=target["iscrowd"].astype(bool),
     )
     evaluator = COCOeval(truth, truth.load_res(rows), "bbox")
+    watch.lap("load")
+    return _evaluate(evaluator, watch), watch.laps
+
+
+def hotcoco_masks(data: MaskSet) -> tuple[Values, Laps]:
+    from hotcoco import COCO, COCOeval
+
+    watch = Stopwatch()
+    truth = COCO(data.truth)
+    evaluator = COCOeval(truth, truth.load_res(data.results), "segm")
     watch.lap("load")
     return _evaluate(evaluator, watch), watch.laps
 

@@ -25,7 +25,7 @@ import peers
 import sets
 import torch
 from peers import Laps, Stopwatch, Values
-from sets import DetectionSet, HashingSet, RetrievalSet
+from sets import DetectionSet, HashingSet, MaskSet, RetrievalSet
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
 from map_metrics.functional import hashing_map, retrieval_map
@@ -38,6 +38,17 @@ Contender = Callable[[Any], tuple[Values, Laps]]
 def our_detection(data: DetectionSet) -> tuple[Values, Laps]:
     watch = Stopwatch()
     metric = DetectionMAP()
+    for preds, target in data.batches:
+        metric.update(preds, target)
+        watch.lap("update")
+    result = metric.compute()
+    watch.lap("compute")
+    return {key: float(value) for key, value in result.items()}, watch.laps
+
+
+def our_masks(data: MaskSet) -> tuple[Values, Laps]:
+    watch = Stopwatch()
+    metric = DetectionMAP(iou_type="segm")
     for preds, target in data.batches:
         metric.update(preds, target)
         watch.lap("update")
@@ -155,6 +166,13 @@ TASKS = {
             Ratio("total", "ultrafast-pycocotools", "total", goal=0.7),
             Ratio("total", "hotcoco streaming", "total"),
         ],
+    ),
+    "masks": Task(
+        sets.coco100_masks,
+        partial(sets.coco100_masks, 2),
+        our_masks,
+        {"hotcoco": peers.hotcoco_masks},
+        [Ratio("total", "hotcoco", "evaluate"), Ratio("total", "hotcoco", "total", goal=1)],
     ),
     "hashing": Task(
         sets.hashing,

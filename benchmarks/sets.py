@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +54,62 @@ class RetrievalSet:
 
     def __str__(self) -> str:
         return f"{len(self.preds):,} queries x {self.preds.shape[1]:,} items, {int(self.target.sum()):,} relevant"
+
+
+@dataclass(frozen=True)
+class MaskSet:
+    """Run-length codes as COCO's files have them, and the batches that hold the same."""
+
+    truth: dict[str, Any]
+    results: list[dict[str, Any]]
+    batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]
+
+    def __str__(self) -> str:
+        images, masks = len(self.truth["images"]), len(self.truth["annotations"])
+        return f"{images:,} images, {masks:,} masks, {len(self.results):,} detected masks"
+
+
+def coco100_masks(copies: int = 20) -> MaskSet:
+    """The 100 images of the tests over and over, every mask a compressed run-length code."""
+    from pycocotools import mask
+
+    folder = Path(__file__).parents[1] / "tests" / "data" / "detection" / "coco100"
+    truth = json.loads((folder / "instances_val2014_100.json").read_text())
+    results = json.loads((folder / "instances_val2014_fakesegm100_results.json").read_text())
+    size = {image["id"]: (image["height"], image["width"]) for image in truth["images"]}
+    for row in truth["annotations"]:
+        code = row["segmentation"]
+        code = mask.frPyObjects(code, *size[row["image_id"]])
+        row["segmentation"] = mask.merge(code) if isinstance(code, list) else code
+    for row in (*truth["annotations"], *results):
+        counts = row["segmentation"]["counts"]
+        row["segmentation"]["counts"] = counts.decode() if isinstance(counts, bytes) else counts
+    step = max(size) + 1
+    moved = [
+        [row | {key: row[key] + copy * step} for copy in range(copies) for row in rows]
+        for rows, key in ((truth["images"], "id"), (truth["annotations"], "image_id"), (results, "image_id"))
+    ]
+    images, annotations, found = moved
+    annotations = [row | {"id": number} for number, row in enumerate(annotations, start=1)]
+    sides = [_masks_by_image(images, rows) for rows in (found, annotations)]
+    batches = [(sides[0][i : i + 16], sides[1][i : i + 16]) for i in range(0, len(images), 16)]
+    whole = {"images": images, "annotations": annotations, "categories": truth["categories"]}
+    return MaskSet(whole, found, batches)
+
+
+def _masks_by_image(images: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    held: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in images}
+    for row in rows:
+        held[row["image_id"]].append(row)
+    sides = []
+    for image, own in held.items():
+        side = {"masks": [row["segmentation"] for row in own]}
+        side["labels"] = torch.tensor([row["category_id"] for row in own], dtype=torch.int64)
+        for key, name in (("score", "scores"), ("area", "area"), ("iscrowd", "iscrowd")):
+            if all(key in row for row in own):
+                side[name] = torch.tensor([row[key] for row in own])
+        sides.append(side | {"image_id": image})
+    return sides
 
 
 def coco_like(num_images: int = 5_000) -> DetectionSet:
