@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8], help="multiples of the first size")
     parser.add_argument("--large", action="store_true", help="10,000 x 1,000,000 codes instead")
     parser.add_argument("--imports", action="store_true", help="the cost of the import instead")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write what was measured there as well")
     parser.add_argument("--measure", nargs=2, metavar=("NAME", "TIMES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -173,6 +174,7 @@ def main() -> None:
         print(f"10,000 x 1,000,000 codes of 64 bits: compute {one['compute']:.1f} s, {pairs:.3g} pairs a second,")
         print(f"{one['bytes'] / 2**20:.0f} MiB over import")
     else:
+        report: dict[str, Any] = {"sizes": options.sizes, "metrics": {}}
         for name in options.only or NAMES:
             laps = [in_a_process(name, times) for times in options.sizes]
             seconds, memory = ([lap[key] for lap in laps] for key in ("seconds", "bytes"))
@@ -181,6 +183,15 @@ def main() -> None:
                 f"  seconds {', '.join(f'{s:.3f}' for s in seconds)}: exponent {exponent(options.sizes, seconds):.2f}"
             )
             print(f"  MiB     {', '.join(f'{b / 2**20:.0f}' for b in memory)}", flush=True)
+            slope = exponent(options.sizes, seconds)
+            report["metrics"][name] = {
+                "unit": make(name).unit,
+                "seconds": seconds,
+                "bytes": memory,
+                "exponent": slope,
+            }
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
