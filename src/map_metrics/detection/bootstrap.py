@@ -137,9 +137,10 @@ def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str])
         matched.truths.image[true],
         matched.truths.label[true],
     ]
-    everything = picked.group is None
-    chosen = [everything or class_groups.get(label) == picked.group for label in matched.classes.tolist()]
-    return Weighable._make([*(column.numpy() for column in found), np.array(chosen[:num_curves])])
+    chosen = np.ones(num_curves, dtype=bool)
+    if picked.group is not None:  # there are groups with one curve per class only
+        chosen[:] = [class_groups.get(label) == picked.group for label in matched.classes.tolist()]
+    return Weighable._make([*(column.numpy() for column in found), chosen])
 
 
 def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, protocol: Protocol) -> float:

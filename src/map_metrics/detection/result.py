@@ -93,9 +93,11 @@ class DetectionResult:
 
     @functools.cached_property
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """The smallest and largest value of each headline number over all orders of equal scores of a class.
+        """What each headline number cannot leave, whatever the order of equal scores of a class.
 
-        Who takes whom stays as it is: only the order on the curves is open. -1 twice where a number is undefined.
+        Who takes whom stays as it is: only the order on the curves is open, at each threshold by itself. So the bounds
+        at one threshold (``map_50``) are values of some order; a mean over several need not reach its bounds, as an
+        order that is the best at one threshold need not be so at another. -1 twice where a number is undefined.
         """
         protocol, groups = self.options.protocol, self.options.class_groups
         low, high = (
