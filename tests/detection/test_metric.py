@@ -521,6 +521,15 @@ REFUSED = {  # arguments of update, message, arguments of the class
         other(area=torch.ones(2, 1)),
         T + r"area'\] must have the shape \(2,\) of its labels, got \(2, 1\)",
     ),
+    "scores without values": (
+        one(scores=torch.ones(2, device="meta")),
+        P + r"scores'\]` must hold values, got a tensor",
+    ),
+    "areas without values": (other(area=torch.ones(2, device="meta")), T + r"area'\]` must hold values, got a tensor"),
+    "iscrowd without values": (
+        other(iscrowd=torch.ones(2, device="meta")),
+        T + r"iscrowd'\]` must hold values, got a tensor",
+    ),
     "areas as a list": (other(area=[1.0, 2.0]), T + r"area'\]` must be a torch.Tensor, got list"),
     **{
         f"image_id {bad!r}": (
