@@ -472,9 +472,20 @@ BAD = {
         ({"label": 7}, "`label`.*7"),
         ({"label": 1, "iou": 0}, "`iou`.*above 0 and at most 1.*0"),
         ({"label": 1.0}, "`label`"),
+        ({"label": True}, "`label`"),
+        ({"label": 2**64}, "`label`"),
     ],
-    "best_f": [({"beta": 0}, "`beta`"), ({"iou": 1.5}, "`iou`"), ({"label": "cat"}, "`label`")],
-    "confusion_matrix": [({"iou": float("nan")}, "`iou`.*nan"), ({"score": "high"}, "`score`")],
+    "best_f": [
+        ({"beta": 0}, "`beta`"),
+        ({"beta": math.inf}, "`beta`.*at most 1e.100"),
+        ({"iou": 1.5}, "`iou`"),
+        ({"label": "cat"}, "`label`"),
+    ],
+    "confusion_matrix": [
+        ({"iou": float("nan")}, "`iou`.*nan"),
+        ({"score": "high"}, "`score`"),
+        ({"score": 10**400}, "`score`"),
+    ],
     "errors": [
         ({"background": 0.6}, "`background`.*at most 0.5"),
         ({"background": 0}, "`background`"),
@@ -485,9 +496,14 @@ BAD = {
     "by_slice": [
         ({"groups": ["a", "b"]}, "`groups`.*one group per image, 1, got 2"),
         ({"groups": {7: "a"}}, "`groups`.*image 100"),
+        ({"groups": 5}, "`groups` must be a dict or a list of one group per image, got 5"),
+        ({"groups": torch.tensor(5)}, "`groups` must be a dict or a list"),
+        ({"groups": [["a"]]}, "`groups` must hold names that can be keys"),
+        ({"groups": {100: ["a"]}}, "`groups` must hold names that can be keys"),
     ],
     "bootstrap": [
         ({"key": "map_60"}, "`key`.*'map_60'"),
+        ({"key": ["map"]}, "`key`"),
         ({"confidence": 1.0}, "`confidence`"),
         ({"num_resamples": 0}, "`num_resamples`"),
         ({"seed": -1}, "`seed`"),

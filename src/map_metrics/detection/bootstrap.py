@@ -71,7 +71,7 @@ def choice(key: str, protocol: Protocol, class_groups: Mapping[int, str]) -> Cho
     choices |= {f"map_{name}": Choice(False, every, 0, largest, name) for name in class_groups.values()}
     choices |= {name: Choice(True, every, 0, cap) for name, cap in zip(protocol.mar_keys, protocol.cuts, strict=True)}
     choices |= {f"mar_{name}": Choice(True, every, a, largest) for a, name in enumerate(names) if a}
-    if key not in choices:
+    if not isinstance(key, str) or key not in choices:
         raise ValueError(f"Argument `key` must be one of {', '.join(map(repr, choices))}, got {key!r}")
     return choices[key]
 
