@@ -455,7 +455,8 @@ def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
 
 
 def _number(name: str, value: Any, *, above: float = -math.inf, most: float = math.inf) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool) or not above < value <= most or _is_huge(value):
+    real = isinstance(value, Real) and not isinstance(value, bool) and not _is_huge(value)
+    if not real or not above < float(value) <= most:
         bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
         raise ValueError(f"Argument `{name}` must be a number {' and '.join(bounds)}".rstrip() + f", got {value!r}")
     return float(value)
