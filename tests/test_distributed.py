@@ -495,6 +495,24 @@ def test_sync_and_unsync_by_hand(name, two_ranks):
 
 
 @functools.cache
+def on_one_rank_after_sync_by_hand(name: str) -> Any:
+    case = BY_NAME[name]
+    metric = fed(case.make(sync_on_compute=False), case.batches()[dist.get_rank() * 3 : dist.get_rank() * 3 + 3])
+    metric.sync()
+    if dist.get_rank():
+        metric.unsync()
+        return None
+    return leaves(metric.compute())  # nobody joins it in a collective call
+
+
+@pytest.mark.parametrize("name", ["rows-expected", "hashing-multi-hot-k5", "embedding-cosine", "detection-macro"])
+def test_one_rank_alone_may_compute_after_a_sync_by_hand(name, two_ranks):
+    assert two_ranks.run(on_one_rank_after_sync_by_hand, name) == [
+        leaves(BY_NAME[name].value(BY_NAME[name].batches())),
+        None,
+    ]
+
+
 def subgroups() -> list[Any]:
     return [dist.new_group([0, 2]), dist.new_group([1])]
 

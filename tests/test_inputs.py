@@ -63,6 +63,20 @@ REFUSED = {
     "protocol: no thresholds": (lambda: replace(COCO, iou_thresholds=()), "`iou_thresholds`"),
     "protocol: a threshold above 1": (lambda: replace(COCO, iou_thresholds=(1.1,)), "`iou_thresholds`"),
     "protocol: no areas": (lambda: replace(COCO, areas=()), "`areas`"),
+    "protocol: areas as a number": (lambda: replace(COCO, areas=5), "`areas` must hold .name, low, high., got 5"),
+    "protocol: areas without names": (lambda: replace(COCO, areas=((0, 1),)), "`areas` must hold .name, low, high."),
+    "protocol: an area of texts": (lambda: replace(COCO, areas=(("a", "b", "c"),)), "`areas` must hold .name, low"),
+    "protocol: an area of NaN": (lambda: replace(COCO, areas=(("a", 0.0, float("nan")),)), "`areas` .*low <= high"),
+    "protocol: areas of one name": (lambda: replace(COCO, areas=(*COCO.areas, COCO.areas[1])), "`areas` .*distinct"),
+    "protocol: an area called 50": (lambda: replace(COCO, areas=(*COCO.areas, ("50", 0.0, 1.0))), "`areas` .*taken"),
+    "protocol: an area called as a cap": (
+        lambda: replace(COCO, areas=(*COCO.areas, ("7", 0.0, 1.0)), max_detections=(7,)),
+        "`areas` .*taken",
+    ),
+    "protocol: a flag that no target has": (
+        lambda: replace(COCO, ignored=("hidden",)),
+        "`ignored` must be .*out of .*'difficult'.*got .'hidden'",
+    ),
     "protocol: a range upside down": (lambda: replace(COCO, areas=(("all", 5.0, 1.0),)), "`areas` .*low <= high"),
 }
 

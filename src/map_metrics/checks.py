@@ -39,6 +39,8 @@ def tensor(name: str, value: Any) -> Tensor:
     """A dense real tensor, detached from any graph."""
     if not isinstance(value, Tensor):
         raise ValueError(f"Argument `{name}` must be a torch.Tensor, got {type(value).__name__}")
+    if value.is_meta:
+        raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
     if value.layout != torch.strided:
         raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
     if value.dtype in UNSIGNED:  # torch has few operations for these

@@ -202,9 +202,13 @@ class GalleryMetric(RowMetric):
         raise NotImplementedError
 
     def _share(self) -> Share | None:
-        """This rank's part of the queries while the states are those of all ranks; None: all of them."""
+        """This rank's part of the queries while `compute` runs on all ranks; None: all of them.
+
+        After a `sync` by hand (``sync_on_compute=False``) one rank alone may compute: the others would not join it.
+        """
         world = torch.distributed
-        if not (self._is_synced and self._should_unsync and world.is_available() and world.is_initialized()):
+        together = self._is_synced and self._to_sync and self._should_unsync
+        if not (together and world.is_available() and world.is_initialized()):
             return None
         size = world.get_world_size(self.process_group)
         if size < 2:

@@ -104,6 +104,17 @@ def test_a_best_threshold_takes_equal_scores_together():
     assert result.best_f() == (0.75, 1.0, 1.0, 1.0)
 
 
+def test_of_equal_f_the_highest_score_is_the_best():
+    """3 of 4 found by 5, and all 4 by 8 detections: F = 6 / 9 = 8 / 12, though P and R round differently."""
+    boxes = [(20 * i, 0, 10, 10) for i in range(4)]
+    away = [(20 * i, 90, 10, 10) for i in range(4)]
+    order = [*away[:2], *boxes[:3], *away[2:], boxes[3]]
+    result = of_scene(found(*((box, 0.9 - i / 10) for i, box in enumerate(order))), true(*boxes))
+    assert result.best_f(1) == (0.9 - 4 / 10, 3 / 5, 3 / 4, pytest.approx(2 / 3))
+    nothing = of_scene(found((away[0], 0.9), (away[1], 0.5)), true(*boxes))
+    assert nothing.best_f(1) == (0.9, 0.0, 0.0, 0.0)
+
+
 # --- confusion -------------------------------------------------------------------------------------------------------
 
 
@@ -461,9 +472,20 @@ BAD = {
         ({"label": 7}, "`label`.*7"),
         ({"label": 1, "iou": 0}, "`iou`.*above 0 and at most 1.*0"),
         ({"label": 1.0}, "`label`"),
+        ({"label": True}, "`label`"),
+        ({"label": 2**64}, "`label`"),
     ],
-    "best_f": [({"beta": 0}, "`beta`"), ({"iou": 1.5}, "`iou`"), ({"label": "cat"}, "`label`")],
-    "confusion_matrix": [({"iou": float("nan")}, "`iou`.*nan"), ({"score": "high"}, "`score`")],
+    "best_f": [
+        ({"beta": 0}, "`beta`"),
+        ({"beta": math.inf}, "`beta`.*at most 1e.100"),
+        ({"iou": 1.5}, "`iou`"),
+        ({"label": "cat"}, "`label`"),
+    ],
+    "confusion_matrix": [
+        ({"iou": float("nan")}, "`iou`.*nan"),
+        ({"score": "high"}, "`score`"),
+        ({"score": 10**400}, "`score`"),
+    ],
     "errors": [
         ({"background": 0.6}, "`background`.*at most 0.5"),
         ({"background": 0}, "`background`"),
@@ -474,9 +496,14 @@ BAD = {
     "by_slice": [
         ({"groups": ["a", "b"]}, "`groups`.*one group per image, 1, got 2"),
         ({"groups": {7: "a"}}, "`groups`.*image 100"),
+        ({"groups": 5}, "`groups` must be a dict or a list of one group per image, got 5"),
+        ({"groups": torch.tensor(5)}, "`groups` must be a dict or a list"),
+        ({"groups": [["a"]]}, "`groups` must hold names that can be keys"),
+        ({"groups": {100: ["a"]}}, "`groups` must hold names that can be keys"),
     ],
     "bootstrap": [
         ({"key": "map_60"}, "`key`.*'map_60'"),
+        ({"key": ["map"]}, "`key`"),
         ({"confidence": 1.0}, "`confidence`"),
         ({"num_resamples": 0}, "`num_resamples`"),
         ({"seed": -1}, "`seed`"),
@@ -493,15 +520,16 @@ def test_refused(method, kwargs, message):
         getattr(result, method)(**kwargs)
 
 
+@pytest.mark.parametrize("average", ["macro", "micro"])
 @pytest.mark.parametrize("images", [0, 2])
-def test_answers_about_nothing(images):
-    metric = DetectionMAP()
+def test_answers_about_nothing(images, average):
+    metric = DetectionMAP(average=average)
     empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     if images:
         metric.update([empty | {"scores": torch.zeros(0)}] * images, [empty | {"image_id": i} for i in range(images)])
         result = metric.result()
     else:
-        result = of_scene([], [], num_images=0)
+        result = of_scene([], [], num_images=0, average=average)
     assert all(math.isnan(x) for x in result.best_f())
     assert result.confusion_matrix().tolist() == [[0]]
     errors = result.errors()
@@ -532,3 +560,11 @@ def test_bounds_over_the_orders_of_equal_scores():
     assert result.bounds["map_large"] == (-1, -1)
     assert low <= float(result.numbers["map_50"]) <= high
     assert list(result.bounds) == list(result.numbers)
+
+
+def test_bounds_hold_at_each_threshold_by_itself():
+    """The first finds it at 0.5, the second at 0.9: each order is right at one of them, so no order changes `map`."""
+    rows = found(((0, 0, 10, 6), 0.5), (B10, 0.5)), true(B10)
+    result = of_scene(*rows, protocol=replace(COCO, iou_thresholds=(0.5, 0.9)))
+    assert float(result.numbers["map"]) == pytest.approx(0.75)
+    assert result.bounds["map"] == (pytest.approx(0.5), pytest.approx(1))

@@ -193,6 +193,11 @@ BAD = {
         "target",
         "must be finite where labeled, .* row 0",
     ),
+    "integers beyond float64": (
+        {"keypoints": torch.full((1, 2, 3), 2**53 + 1)},
+        "preds",
+        r"must hold integers of at most 2\^53, got 9007199254740993 at position \(0, 0, 0\)",
+    ),
     "negative visibility": (
         {"keypoints": pose((1, 1), (1, 1, -1))},
         "target",

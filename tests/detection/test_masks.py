@@ -195,6 +195,21 @@ def test_positions_beyond_31_bits():
     assert read_masks("preds", [{"masks": [code]}]).box.tolist() == [[42857, 10000, 1, 1000]]
 
 
+@pytest.mark.parametrize("height", [2**31 - 1, 2**31, 2**31 + 8, 2**32 - 1])
+def test_columns_beyond_31_bits(height):
+    masks = read_masks("preds", [{"masks": [{"size": [height, 1], "counts": [7, 6, height - 13]}]}])
+    assert (masks.area.tolist(), masks.box.tolist()) == ([6], [[0, 7, 1, 6]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16], ids=str)
+def test_masks_in_small_floats(dtype):
+    masks = read_masks("preds", [{"masks": torch.tensor([[[0.0, 0.5, 0.75], [1, 0.25, 0]]]).to(dtype)}])
+    assert (masks.area.tolist(), masks.box.tolist()) == ([2], [[0, 0, 3, 2]])
+    nan = torch.tensor([[[0.0, torch.nan]]]).to(dtype)
+    with pytest.raises(ValueError, match="must hold no NaN, got one in row 0"):
+        read_masks("preds", [{"masks": nan}])
+
+
 GOOD = {"size": [2, 3], "counts": [2, 3, 1]}
 BAD = {
     "no key": ({"boxes": 1}, r"target\[1\] must hold the key 'masks', got \['boxes'\]"),
@@ -202,6 +217,14 @@ BAD = {
     "two dimensions": ({"masks": torch.ones(2, 3)}, r"the shape \(n, height, width\), got \(2, 3\)"),
     "no pixels": ({"masks": torch.ones(2, 0, 3)}, r"the shape \(n, height, width\), got \(2, 0, 3\)"),
     "complex": ({"masks": torch.ones(1, 2, 3, dtype=torch.complex64)}, "must be of a real dtype"),
+    "no values": ({"masks": torch.ones(1, 2, 3, device="meta")}, "must hold values, got a tensor on the meta device"),
+    "a sparse size": ({"masks": [GOOD], "size": torch.ones(2).to_sparse()}, r"\['size'\]` must be a dense tensor"),
+    "a size without values": (
+        {"masks": [GOOD], "size": torch.ones(2, dtype=torch.int64, device="meta")},
+        r"\['size'\]` must hold values",
+    ),
+    "sparse counts": ({"masks": [{**GOOD, "counts": torch.tensor([2, 4]).to_sparse()}]}, "must be a dense tensor"),
+    "a sparse polygon": ({"masks": [[torch.ones(6).to_sparse()]], "size": [2, 3]}, "must be a dense tensor"),
     "NaN": ({"masks": torch.tensor([[[1.0]], [[torch.nan]]])}, "must hold no NaN, got one in row 1"),
     "a tensor in a list": ({"masks": [torch.ones(2, 3)]}, "must hold a dict .* or a list .* got Tensor in row 0"),
     "no counts": ({"masks": [{"size": [2, 3]}]}, r"keys 'size' and 'counts', got \['size'\] in row 0"),

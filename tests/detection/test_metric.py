@@ -521,6 +521,15 @@ REFUSED = {  # arguments of update, message, arguments of the class
         other(area=torch.ones(2, 1)),
         T + r"area'\] must have the shape \(2,\) of its labels, got \(2, 1\)",
     ),
+    "scores without values": (
+        one(scores=torch.ones(2, device="meta")),
+        P + r"scores'\]` must hold values, got a tensor",
+    ),
+    "areas without values": (other(area=torch.ones(2, device="meta")), T + r"area'\]` must hold values, got a tensor"),
+    "iscrowd without values": (
+        other(iscrowd=torch.ones(2, device="meta")),
+        T + r"iscrowd'\]` must hold values, got a tensor",
+    ),
     "areas as a list": (other(area=[1.0, 2.0]), T + r"area'\]` must be a torch.Tensor, got list"),
     **{
         f"image_id {bad!r}": (
@@ -570,7 +579,8 @@ def test_what_is_refused_is_otherwise_good():
 ARGUMENTS = {
     "box_format": ["xyyx", None, 1, ("xyxy",)],
     "iou_type": ["boxes", "box", None, ("bbox", "obb"), (), ("segm", "segm"), ["keypoints", "bbox"], {"segm"}],
-    "class_groups": ["abc", 3, [1], {"a": "b"}, {1: 2}],
+    "class_groups": ["abc", 3, [1], {"a": "b"}, {1: 2}, {2**63: "a"}],
+    "hierarchy": [3, "ab", {1: 1.0}, {"a": 1}, {True: 1}, {1: [2, "a"]}, {2**63: 1}, {1: [-(2**63) - 1]}],
     "iou_thresholds": [[], [1.1], [-0.1], 0.5, "0.5", [True], ["a"], [NAN], [None], {0.5: 1}],
     "rec_thresholds": [[], [1.1], [-0.1], 0.5, "01", [True], [NAN]],
     "max_detection_thresholds": [[], [0], [-1], [1, 1], [1.5], [True], 100, "100", [None]],
@@ -578,7 +588,7 @@ ARGUMENTS = {
     "extended_summary": [0, None],
     "average": ["weighted", None, True],
     "protocol": ["voc", None, 3],
-    "class_names": ["abc", 3, [1], {"a": "b"}, {1: 2}],
+    "class_names": ["abc", 3, [1], {"a": "b"}, {1: 2}, {2**63: "a"}],
     "output": ["maps", "mar_7", 1, "map_per_class"],
 }
 
@@ -591,6 +601,17 @@ def test_bad_arguments_are_refused(name, bad):
         with pytest.raises(ValueError, match=rf"Argument `{name}` must be .*got") as caught:
             make(**{name: bad})
         assert repr(bad) in str(caught.value)
+
+
+@pytest.mark.parametrize("group", ["50", "75", "per_class", "all", "large"])
+def test_groups_with_the_names_of_other_keys_are_refused(group):
+    with pytest.raises(ValueError, match=f"`class_groups` must not name a group '{group}'"):
+        DetectionMAP(class_groups={1: group})
+
+
+def test_a_cycle_is_named_by_its_argument():
+    with pytest.raises(ValueError, match=r"Argument `hierarchy` must be .*without cycles"):
+        DetectionMAP(hierarchy={1: 2, 2: [3], 3: 1})
 
 
 # --- arguments that shape the answer ---------------------------------------------------------------------------------

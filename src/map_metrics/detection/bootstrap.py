@@ -72,7 +72,7 @@ def choice(key: str, protocol: Protocol, class_groups: Mapping[int, str]) -> Cho
     choices |= {f"map_{name}": Choice(False, every, 0, largest, name) for name in class_groups.values()}
     choices |= {name: Choice(True, every, 0, cap) for name, cap in zip(protocol.mar_keys, protocol.cuts, strict=True)}
     choices |= {f"mar_{name}": Choice(True, every, a, largest) for a, name in enumerate(names) if a}
-    if key not in choices:
+    if not isinstance(key, str) or key not in choices:
         raise ValueError(f"Argument `key` must be one of {', '.join(map(repr, choices))}, got {key!r}")
     return choices[key]
 
@@ -138,9 +138,10 @@ def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str])
         matched.truths.image[true],
         matched.truths.label[true],
     ]
-    everything = picked.group is None
-    chosen = [everything or class_groups.get(label) == picked.group for label in matched.classes.tolist()]
-    return Weighable._make([*(column.numpy() for column in found), np.array(chosen[:num_curves])])
+    chosen = np.ones(num_curves, dtype=bool)
+    if picked.group is not None:  # there are groups with one curve per class only
+        chosen[:] = [class_groups.get(label) == picked.group for label in matched.classes.tolist()]
+    return Weighable._make([*(column.numpy() for column in found), chosen])
 
 
 def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, protocol: Protocol) -> float:

@@ -220,7 +220,7 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     value = image.get(key)
     if value is None:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
-    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided:
+    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided or value.is_meta:
         value = tensor(f"{name}[{i}]['{key}']", value)
     if value.dtype == torch.int64 and key in _REAL:
         exact_integers(f"{name}[{i}]['{key}']", value)

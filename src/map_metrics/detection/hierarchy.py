@@ -39,11 +39,12 @@ class Expanded(NamedTuple):
     overlaps: Overlaps | None
 
 
-def ancestors(parents: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+def ancestors(parents: Mapping[int, Sequence[int]], argument: str = "parents") -> dict[int, list[int]]:
     """Every class above each class, ascending.
 
     Args:
         parents: label -> labels of the classes right above it; a class that is no key has none.
+        argument: what the caller calls it, for the message.
 
     Raises:
         ValueError: if a class stands above itself.
@@ -57,7 +58,7 @@ def ancestors(parents: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         order = tuple(TopologicalSorter(parents).static_order())  # what stands above comes first
     except CycleError as error:
         raise ValueError(
-            f"Argument `parents` must be a hierarchy without cycles, got the cycle {error.args[1]}"
+            f"Argument `{argument}` must be a hierarchy without cycles, got the cycle {error.args[1]}"
         ) from None
     above: dict[int, list[int]] = {}
     for label in order:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from map_metrics.checks import tensor
+from map_metrics.checks import exact_integers, tensor
 from map_metrics.detection.pairs import Floats, Integers, Overlaps, array, blocks, collect, image_pairs
 
 _TENTHS = (0.26, 0.25, 0.25, 0.35, 0.35, 0.79, 0.79, 0.72, 0.72, 0.62, 0.62, 1.07, 1.07, 0.87, 0.87, 0.89, 0.89)
@@ -153,6 +153,8 @@ def _pose(name: str, i: int, image: Mapping[str, Any], num_keypoints: int, *, va
         raise ValueError(
             f"{name}[{i}]['keypoints'] must have the shape (n, {num_keypoints}, {last}), got {tuple(value.shape)}"
         )
+    if values:
+        exact_integers(f"{name}[{i}]['keypoints']", value)
     rows = np.ones((*value.shape[:2], 3))
     rows[..., : 2 if detected else 3] = array(value[..., : 2 if detected else 3].cpu().double())
     if values:

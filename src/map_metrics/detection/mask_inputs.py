@@ -85,6 +85,8 @@ def _dense(where: str, value: Any, *, values: bool) -> Tensor:
         return value.reshape(0, *(value.shape[1:] if value.ndim == 3 else (0, 0)))
     if value.ndim != 3 or value.numel() == 0:
         raise ValueError(f"{where} must have the shape (n, height, width), got {tuple(value.shape)}")
+    if value.is_floating_point() and value.element_size() == 1:  # torch has few operations for these
+        value = value.float()
     if values and value.is_floating_point():
         bad = value.isnan().flatten(1).any(1)
         if bool(bad.any()):
@@ -123,6 +125,7 @@ def _codes(where: str, image: str, value: Sequence[Any], size: Any) -> tuple[tup
 
 
 def _size(where: str, size: Any) -> tuple[int, int]:
+    size = tensor(where, size) if isinstance(size, Tensor) else size
     pair = size.tolist() if isinstance(size, Tensor | np.ndarray) else size
     is_pair = isinstance(pair, list | tuple) and len(pair) == 2
     if not is_pair or not all(isinstance(side, Integral) and not isinstance(side, bool) for side in pair):
@@ -139,7 +142,7 @@ def _code(where: str, row: int, counts: Any) -> bytes | Integers:
     if isinstance(counts, str):
         return counts.encode()  # a character that is not ASCII becomes bytes that no code holds
     if isinstance(counts, list | tuple | np.ndarray | Tensor):
-        plain = array(counts) if isinstance(counts, Tensor) else np.asarray(counts)
+        plain = array(tensor(where, counts)) if isinstance(counts, Tensor) else np.asarray(counts)
         if plain.ndim == 1 and plain.dtype.kind in "iu":
             return plain.astype(np.int64)
     raise ValueError(f"{where}[{row}]['counts'] must be bytes, str or a list of ints, got {short(counts)}")
@@ -151,7 +154,8 @@ def _polygons(where: str, row: int, polygons: Sequence[Any], size: tuple[int, in
         from pycocotools import mask
     except ImportError as error:
         raise ImportError(f"{where} holds polygons, which need: pip install 'torchmetrics-map[coco]'") from error
-    flat = [xy.tolist() if isinstance(xy, Tensor | np.ndarray) else xy for xy in polygons]
+    flat = [tensor(where, xy) if isinstance(xy, Tensor) else xy for xy in polygons]
+    flat = [xy.tolist() if isinstance(xy, Tensor | np.ndarray) else xy for xy in flat]
     for xy in flat:
         numbers = isinstance(xy, list | tuple) and all(isinstance(x, Real) for x in xy)
         if not numbers or len(xy) < 6 or len(xy) % 2:

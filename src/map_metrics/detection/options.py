@@ -11,7 +11,7 @@ from typing import Any, Literal
 from map_metrics.conventions import flag, one_of
 from map_metrics.detection.hierarchy import ancestors
 from map_metrics.detection.keypoints import COCO_SIGMAS
-from map_metrics.detection.protocols import PROTOCOLS, Protocol, caps, fractions
+from map_metrics.detection.protocols import PROTOCOLS, TAKEN, Protocol, caps, fractions
 
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
 IOU_TYPES = ("bbox", "segm", "obb", "keypoints")
@@ -67,7 +67,7 @@ class DetectionOptions:
         groups = _names("class_groups", class_groups)
         if groups and average == "micro":
             raise ValueError("Argument `class_groups` needs average='macro', got 'micro': there is one curve for all")
-        taken = {"50", "75", *(name for name, _, _ in record.areas)} & set((groups or {}).values())
+        taken = {*TAKEN, *(name for name, _, _ in record.areas)} & set((groups or {}).values())
         if taken:
             raise ValueError(f"Argument `class_groups` must not name a group {sorted(taken)[0]!r}: `map_` has that key")
         options = cls(
@@ -112,14 +112,17 @@ def _hierarchy(parents: Any) -> Mapping[int, Sequence[int]] | None:
     entries: Any = parents.items() if isinstance(parents, Mapping) else [(None, ())]
     lists = {child: [above] if isinstance(above, Integral) else above for child, above in entries}
     labels = [*lists, *(label for above in lists.values() if isinstance(above, list | tuple) for label in above)]
-    integral = all(isinstance(label, Integral) and not isinstance(label, bool) for label in labels)
-    if not integral or not all(isinstance(above, list | tuple) for above in lists.values()):
+    if not all(map(_is_label, labels)) or not all(isinstance(above, list | tuple) for above in lists.values()):
         raise ValueError(
             f"Argument `hierarchy` must be a dict of label to the label, or labels, of its parents, got {parents!r}"
         )
     checked = {int(child): [int(label) for label in above] for child, above in lists.items()}
-    ancestors(checked)
+    ancestors(checked, "hierarchy")
     return checked
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
 def _sigmas(values: Any, types: tuple[str, ...]) -> tuple[float, ...]:
@@ -160,7 +163,6 @@ def _names(argument: str, names: Any) -> Mapping[int, str] | None:
         return None
     by_label = dict(enumerate(names)) if isinstance(names, list | tuple) else names
     entries = by_label.items() if isinstance(by_label, Mapping) else [(None, None)]
-    integral = all(isinstance(label, Integral) and not isinstance(label, bool) for label, _ in entries)
-    if not integral or not all(isinstance(name, str) for _, name in entries):
+    if not all(_is_label(label) for label, _ in entries) or not all(isinstance(name, str) for _, name in entries):
         raise ValueError(f"Argument `{argument}` must be a list of names or a dict of label to name, got {names!r}")
     return {int(label): name for label, name in by_label.items()}

@@ -57,8 +57,11 @@ def best_f(curve: Curve, beta: float) -> BestF:
     last = torch.ones(len(curve.score), dtype=torch.bool)
     last[:-1] = curve.score[1:] != curve.score[:-1]
     precision, recall, score = (column[last] for column in curve)
+    total = last.nonzero()[:, 0].double() + 1
+    true = (precision * total).round()
+    num_truths = (true[-1] / recall[-1]).round()
+    # from whole numbers, in which equal F have equal bits
     weight = beta * beta
-    f = (1 + weight) * precision * recall / (weight * precision + recall)
-    f = torch.where(precision > 0, f, 0.0)
+    f = torch.where(true > 0, (1 + weight) * true / (weight * num_truths + total), 0.0)
     best = int((f == f.max()).nonzero()[0, 0])
     return BestF(*(float(column[best]) for column in (score, precision, recall, f)))

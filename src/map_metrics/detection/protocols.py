@@ -15,6 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from map_metrics.conventions import flag, one_of
+from map_metrics.detection.checks import FLAGS
+
+TAKEN = ("50", "75", "per_class")
+"""What stands behind ``map_`` in keys that are no area range and no group of classes."""
 
 
 def _entries(values: Any) -> list[Any]:
@@ -39,6 +43,23 @@ def caps(name: str, values: Any) -> tuple[int, ...]:
     if not numbers or not valid or len(set(numbers)) < len(numbers):
         raise ValueError(f"Argument `{name}` must be a list of distinct positive ints, got {values!r}")
     return tuple(sorted(int(x) for x in numbers))
+
+
+def _areas(values: Any, max_detections: tuple[int, ...]) -> tuple[tuple[str, float, float], ...]:
+    """Area ranges whose keys are their own."""
+    ranges = [tuple(entry) if isinstance(entry, list | tuple) else () for entry in _entries(values)]
+    shaped = all(len(entry) == 3 and isinstance(entry[0], str) for entry in ranges)
+    if not ranges or not shaped or not all(isinstance(x, Real) for entry in ranges for x in entry[1:]):
+        raise ValueError(f"Argument `areas` must hold (name, low, high), got {values!r}")
+    if any(not low <= high for _, low, high in ranges):
+        raise ValueError(f"Argument `areas` must hold (name, low, high) with low <= high, got {values!r}")
+    names, taken = [name for name, _, _ in ranges], {*TAKEN, *map(str, max_detections)}
+    if len(set(names)) < len(names) or taken.intersection(names[1:]):
+        raise ValueError(
+            f"Argument `areas` must hold distinct names, none of them one of {sorted(taken)} as those keys are taken, "
+            f"got {names}"
+        )
+    return tuple((name, float(low), float(high)) for name, low, high in ranges)
 
 
 @dataclass(frozen=True)
@@ -104,16 +125,17 @@ class Protocol:
             values = getattr(self, name)
             empty = name != "iou_thresholds" and isinstance(values, list | tuple) and not values
             object.__setattr__(self, name, () if empty else check(name, values))
-        if not self.areas or any(not low <= high for _, low, high in self.areas):
-            raise ValueError(f"Argument `areas` must hold (name, low, high) with low <= high, got {self.areas!r}")
+        object.__setattr__(self, "areas", _areas(self.areas, self.max_detections))
         one_of("cap_per", self.cap_per, ("class", "image"))
         one_of("assign", self.assign, ("coco", "best"))
         one_of("absent", self.absent, ("skip", "zero"))
         one_of("ties", self.ties, ("stable", "optimistic", "pessimistic"))
         for name in ("strict", "inclusive", "federated"):
             flag(name, getattr(self, name))
-        if not isinstance(self.ignored, list | tuple) or not all(isinstance(key, str) for key in self.ignored):
-            raise ValueError(f"Argument `ignored` must be a tuple of keys of the target, got {self.ignored!r}")
+        if not isinstance(self.ignored, list | tuple) or not all(key in tuple(FLAGS) for key in self.ignored):
+            raise ValueError(
+                f"Argument `ignored` must be a tuple of keys of the target, out of {tuple(FLAGS)}, got {self.ignored!r}"
+            )
         object.__setattr__(self, "ignored", tuple(self.ignored))
         epsilon = self.epsilon
         if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:

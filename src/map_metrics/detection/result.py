@@ -95,9 +95,11 @@ class DetectionResult:
 
     @functools.cached_property
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """The smallest and largest value of each headline number over all orders of equal scores of a class.
+        """What each headline number cannot leave, whatever the order of equal scores of a class.
 
-        Who takes whom stays as it is: only the order on the curves is open. -1 twice where a number is undefined.
+        Who takes whom stays as it is: only the order on the curves is open, at each threshold by itself. So the bounds
+        at one threshold (``map_50``) are values of some order; a mean over several need not reach its bounds, as an
+        order that is the best at one threshold need not be so at another. -1 twice where a number is undefined.
         """
         protocol, groups = self.options.protocol, self.options.class_groups
         low, high = (
@@ -166,12 +168,12 @@ class DetectionResult:
         Args:
             label: one of :attr:`classes`; None: the detections of all classes under one threshold.
             iou: the overlap that counts as found, above 0 and at most 1.
-            beta: how many times as much recall weighs as precision, above 0.
+            beta: how many times as much recall weighs as precision, above 0 and at most 1e100.
 
         Raises:
             ValueError: on a label that did not occur, or a bad argument.
         """
-        return best_f(self._curve(label, iou), _number("beta", beta, above=0.0))
+        return best_f(self._curve(label, iou), _number("beta", beta, above=0.0, most=1e100))
 
     def _curve(self, label: int | None, iou: float) -> Curve:
         matched = self._matched_at(_number("iou", iou, above=0.0, most=1.0))
@@ -179,10 +181,10 @@ class DetectionResult:
         true = matched.truths.label[judged.true]
         if label is None:
             return precision_recall(judged, len(true))
-        where = (self.classes == label).nonzero()[:, 0] if isinstance(label, Integral) else ()
-        if len(where) != 1:
-            raise ValueError(f"Argument `label` must be one of the classes {self.classes.tolist()}, got {label!r}")
-        rank = int(where[0])
+        classes = self.classes.tolist()
+        if not isinstance(label, Integral) or isinstance(label, bool) or label not in classes:
+            raise ValueError(f"Argument `label` must be one of the classes {classes}, got {label!r}")
+        rank = classes.index(label)
         return precision_recall(
             judged._replace(counts=judged.counts & (judged.curve == rank)), int((true == rank).sum())
         )
@@ -461,10 +463,16 @@ def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
 
 
 def _number(name: str, value: Any, *, above: float = -math.inf, most: float = math.inf) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool) or not above < float(value) <= most:
+    real = isinstance(value, Real) and not isinstance(value, bool) and not _is_huge(value)
+    if not real or not above < float(value) <= most:
         bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
         raise ValueError(f"Argument `{name}` must be a number {' and '.join(bounds)}".rstrip() + f", got {value!r}")
     return float(value)
+
+
+def _is_huge(value: Real) -> bool:
+    """An int that no float holds."""
+    return isinstance(value, Integral) and abs(int(value)).bit_length() > 1023
 
 
 def _count(name: str, value: Any, *, least: int = 0) -> int:

@@ -67,11 +67,20 @@ def group_names(
                 f"Argument `groups` must name a group for every image (None leaves it out); {len(lost)} have none, the "
                 f"first of them image {lost[0]}"
             )
-        return [groups[image] for image in image_ids]
-    names = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+        return _hashable([groups[image] for image in image_ids])
+    names = groups.tolist() if hasattr(groups, "tolist") else groups
+    if not isinstance(names, Sequence):
+        raise ValueError(f"Argument `groups` must be a dict or a list of one group per image, got {groups!r}")
     if len(names) != len(image_ids):
         raise ValueError(f"Argument `groups` must hold one group per image, {len(image_ids)}, got {len(names)}")
-    return names
+    return _hashable(names)
+
+
+def _hashable(names: Sequence[Hashable]) -> list[Hashable]:
+    for name in names:
+        if not isinstance(name, Hashable):
+            raise ValueError(f"Argument `groups` must hold names that can be keys of a dict, got {name!r}")
+    return list(names)
 
 
 def summarize_groups(
