@@ -61,13 +61,21 @@ def write_state(path: str | Path, header: Header, tables: Mapping[str, Tensor]) 
         np.savez(file, **{HEADER: np.array(text)}, **arrays)  # type: ignore[arg-type]
 
 
+def read_header(path: str | Path) -> Header:
+    """The header alone; raises as :func:`read_state`."""
+    return _read(Path(path), with_tables=False)[0]
+
+
 def read_state(path: str | Path) -> tuple[Header, dict[str, Tensor]]:
     """The header and the tables.
 
     Raises:
         ValueError: if the file is no saved state, is broken or of a later version.
     """
-    path = Path(path)
+    return _read(Path(path), with_tables=True)
+
+
+def _read(path: Path, *, with_tables: bool) -> tuple[Header, dict[str, Tensor]]:
     with path.open("rb") as file:
         try:
             with np.load(file, allow_pickle=False) as arrays:
@@ -77,11 +85,11 @@ def read_state(path: str | Path) -> tuple[Header, dict[str, Tensor]]:
                 if content["version"] != VERSION:
                     raise ValueError(f"its version is {content['version']!r}, this package reads {VERSION}")
                 header = Header(content["metric"], content["config"], content["note"])
-                tables = {name: torch.from_numpy(arrays[name]) for name in arrays.files if name != HEADER}
+                names = [name for name in arrays.files if name != HEADER and with_tables]
+                return header, {name: torch.from_numpy(arrays[name]) for name in names}
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(f"{path}: must be a state that `save` wrote, got: {text}") from error
-    return header, tables
 
 
 def check_header(path: str | Path, header: Header, metric: str, config: Mapping[str, Any]) -> None:

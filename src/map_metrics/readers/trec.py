@@ -21,7 +21,8 @@ class TrecFiles(NamedTuple):
     """A run against judgments, as :meth:`map_metrics.RetrievalMAP.update` takes it.
 
     Attributes:
-        preds: (n,) float64 scores; -inf for a relevant document that the run does not hold.
+        preds: (n,) float64 scores; for a relevant document that the run does not hold the worst one, -inf (or +inf with
+            ``largest=False``).
         target: (n,) bool.
         indexes: (n,) int64 query of each row: a key of ``queries``.
         ids: (n,) int64 document of each row.
@@ -170,6 +171,7 @@ def read_trec(
     level: int = 1,
     skip_unanswered: bool = False,
     max_documents: int | None = None,
+    largest: bool = True,
     integer_ids: bool = False,
 ) -> TrecFiles:
     r"""A run against judgments, as :meth:`map_metrics.RetrievalMAP.update` takes it.
@@ -189,6 +191,7 @@ def read_trec(
         skip_unanswered: leave out queries that the run does not answer (trec_eval's default); else they find nothing
             (its ``-c``).
         max_documents: only the first so many of each query, by score and then by name, are retrieved (its ``-M``).
+        largest: False where a small score is a good one, as for the metric.
         integer_ids: names are integers and become the ids themselves: equal scores follow them upwards, as in the
             metric that wrote the files (:meth:`map_metrics.RetrievalMAP.to_trec`).
 
@@ -216,6 +219,7 @@ def read_trec(
     asked = np.array([query_id[name] for name in judged.queries], np.int64)
     answered = np.unique(np.array([query_id[name] for name in found.queries], np.int64)[np.unique(found.query)])
     counted = np.intersect1d(asked, answered) if skip_unanswered else np.unique(asked)
+    found.value = found.value if largest else -found.value
     query, document, score, relevant = _rows(judged, found, query_id, document_id, level, max_documents)
     kept = np.isin(query, counted)
     empty = np.setdiff1d(counted, query)  # nothing relevant, nothing retrieved: still a query
@@ -225,7 +229,7 @@ def read_trec(
         torch.from_numpy(np.concatenate(pair)) for pair in zip(columns, nothing, strict=True)
     )
     return TrecFiles(
-        preds,
+        preds if largest else -preds,
         target,
         indexes,
         ids,
