@@ -23,19 +23,19 @@ FLAG_KEYS = {"iscrowd": checks.CROWD, "ignore": checks.IGNORE, "difficult": chec
 # --- COCO -------------------------------------------------------------------------------------------------------------
 
 
-def write_coco(folder: str | Path, images: Images, num_named: int, class_names: Mapping[int, str] | None) -> None:
+def write_coco(folder: str | Path, images: Images, class_names: Mapping[int, str] | None) -> None:
     """Write ``ground_truth.json`` and ``detections.json``.
 
     Args:
         folder: where; made if it is not there.
-        images: each image once, those with ids first.
-        num_named: how many have ids; the others get the next free ones, in their order.
+        images: each image once, those with ids first; the others get the next free ones, in their order.
         class_names: the categories; None: every label that occurs.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    named = images.names[:num_named]
-    ids = [*named, *range(max([*named, -1]) + 1, max([*named, -1]) + 1 + len(images.names) - num_named)]
+    named = images.ids[images.named].tolist()
+    free = max([*named, -1]) + 1
+    ids = [*named, *range(free, free + len(images.ids) - len(named))]
     labels = torch.cat([images.detections[0][:, 0], images.truths[0][:, 0], images.image_labels.label])
     names = class_names or {label: str(label) for label in torch.unique(labels).tolist()}
     lists = {

@@ -21,6 +21,9 @@ ENTRIES = [
     -12,
     None,
     [[{"deep": [True, False]}], float("inf")],
+    0.0,
+    1.5e-12,
+    1e300,
 ]
 DOCUMENTS = {
     "a list": ENTRIES,

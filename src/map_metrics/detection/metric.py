@@ -358,9 +358,7 @@ class DetectionMAP(RowMetric):
 
         def write() -> None:
             state = {name: self.table(name) for name in tables(self.options.iou_types)}
-            named = state["images"][:, 0] == 1
             if self.is_first_rank:
-                count = len(torch.unique(state["images"][named, 1]))
-                write_coco(folder, distinct_images(state), count, self.options.class_names)
+                write_coco(folder, distinct_images(state), self.options.class_names)
 
         self._gathered(write)

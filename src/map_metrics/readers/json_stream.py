@@ -18,7 +18,7 @@ from map_metrics.readers.files import ReadError, open_text
 WINDOW = 1 << 20  # characters
 BATCH = 1 << 12  # entries
 _SPACE = re.compile(r"[ \t\n\r]*")
-_CUT = 16  # an error so near the end of the window may be of an entry that is cut: true, -Infinity, \u00e9
+_CUT = 16  # what ends, or is wrong, so near the end of the window may be cut: 1.5e+3, true, -Infinity, \u00e9
 
 
 class Entries(NamedTuple):
@@ -95,7 +95,7 @@ class _Scanner:
             except RecursionError as error:
                 raise self.error("is nested too deep") from error
             else:
-                if end < len(self.buffer) or self.ended:
+                if end <= len(self.buffer) - _CUT or self.ended:
                     self._move(end)
                     return value
                 place, problem, cut = end, "", True  # a number may go on behind the window
