@@ -331,6 +331,100 @@ def test_steps_are_shown_on_a_terminal_only(capsys, monkeypatch):
     assert shown[1:] == [f"reading {TREC / 'results.test'}", "evaluating", ""]
 
 
+# --- what stands behind a detection number ----------------------------------------------------------------------------
+
+
+def small(tmp_path) -> tuple[list[str], DetectionMAP]:
+    """Four images of two classes, one by one worse."""
+    images = [{"id": i} for i in range(4)]
+    box = {"category_id": 1, "bbox": [0, 0, 10, 10]}
+    truth = [box | {"image_id": i, "category_id": 1 + j} for i in range(4) for j in range(2)]
+    found = [row | {"bbox": [0, 0, 10, 10 - row["image_id"]], "score": 0.9 - 0.1 * row["image_id"]} for row in truth]
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "animal"}]
+    (tmp_path / "gt").write_text(json.dumps({"images": images, "categories": categories, "annotations": truth}))
+    (tmp_path / "dt").write_text(json.dumps(found))
+    worse = [row | {"bbox": [3, 3, 10, 10]} for row in found]
+    (tmp_path / "worse").write_text(json.dumps(worse))
+    metric = DetectionMAP.from_coco(tmp_path / "gt", tmp_path / "dt")
+    return ["detection", str(tmp_path / "gt"), str(tmp_path / "dt")], metric
+
+
+def test_groups_of_images(tmp_path, capsys):
+    words, _ = small(tmp_path)
+    (tmp_path / "groups").write_text("0 day\n1 day\n2 night\n3 night\n")
+    content = json.loads(call(capsys, *words, "--by", tmp_path / "groups", "--format", "json")[1])
+    assert [(row["group"], row["count"]) for row in content["groups"]] == [("day", 2), ("night", 2)]
+    for row, images in zip(content["groups"], ([0, 1], [2, 3]), strict=True):
+        truth = json.loads((tmp_path / "gt").read_text())
+        rows = [r for r in truth["annotations"] if r["image_id"] in images]
+        (tmp_path / "part").write_text(json.dumps(truth | {"images": [{"id": i} for i in images], "annotations": rows}))
+        found = [r for r in json.loads((tmp_path / "dt").read_text()) if r["image_id"] in images]
+        (tmp_path / "found").write_text(json.dumps(found))
+        part = DetectionMAP.from_coco(tmp_path / "part", tmp_path / "found")
+        assert row["map"] == float(part.compute()["map"])
+
+
+def test_two_result_files(tmp_path, capsys):
+    words, metric = small(tmp_path)
+    content = json.loads(call(capsys, *words, "--compare", tmp_path / "worse", "--format", "json")[1])
+    other = DetectionMAP.from_coco(tmp_path / "gt", tmp_path / "worse")
+    expected = metric.result().compare(other.result())
+    assert content["comparison"]["mean"] == expected.mean > 0
+    assert [row["query"] for row in content["comparison"]["queries"]] == ["0", "1", "2", "3"]
+    for name in ("dt", "worse"):
+        call(capsys, *words[:2], tmp_path / name, "--save", tmp_path / f"{name}.npz")
+    states = ("detection", "--state", tmp_path / "dt.npz", "--compare", tmp_path / "worse.npz", "--format", "json")
+    assert json.loads(call(capsys, *states)[1])["comparison"] == content["comparison"]
+
+
+def test_worst_classes(tmp_path, capsys):
+    words, _ = small(tmp_path)
+    found = json.loads((tmp_path / "dt").read_text())
+    (tmp_path / "dt").write_text(json.dumps([row for row in found if row["category_id"] == 1]))
+    content = json.loads(call(capsys, *words, "--worst", 1, "--format", "json")[1])
+    assert [(row["class"], row["ap"]) for row in content["worst"]] == [("animal", 0)]
+
+
+def test_hierarchies(tmp_path, capsys):
+    words, _ = small(tmp_path)
+    expected = DetectionMAP.from_coco(tmp_path / "gt", tmp_path / "dt", protocol="openimages", hierarchy={1: 2})
+    files = {
+        "flat": {"cat": "animal"},
+        "ids": {"1": [2]},
+        "nested": {
+            "LabelName": "all",
+            "Subcategory": [
+                {"LabelName": "animal", "Subcategory": [{"LabelName": "pet", "Subcategory": [{"LabelName": "cat"}]}]}
+            ],
+        },
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+        more = ("--protocol", "openimages", "--hierarchy", tmp_path / name, "--format", "tsv")
+        text = call(capsys, *words, "--save", tmp_path / "state", *more)[1]
+        assert tsv(text)["map", "all"] == float(expected.compute()["map"])
+        assert call(capsys, "detection", "--state", tmp_path / "state", *more)[1] == text
+    for wrong, message in {
+        '{"dog": "cat"}': "the class 'dog' is not in the ground truth",
+        '{"cat": 7}': "the class 7 is not in the ground truth",
+        "[1]": "must be an object of classes",
+        '{"LabelName": 1}': "every class must be an object with a 'LabelName'",
+        '{"LabelName": "a", "Subcategory": 1}': "'Subcategory' of a must be a list",
+        "{": "wrong:1: is not JSON",
+    }.items():
+        (tmp_path / "wrong").write_text(wrong)
+        code, _, error = call(capsys, *words, "--hierarchy", tmp_path / "wrong")
+        assert (code, message in error) == (2, True), error
+
+
+def test_reports(tmp_path, capsys):
+    words, _ = small(tmp_path)
+    assert call(capsys, *words, "--html", tmp_path / "a.html")[0] == 0
+    assert call(capsys, "retrieval", TREC / "qrels.test", TREC / "results.test", "--html", tmp_path / "b.html")[0] == 0
+    for name in ("a.html", "b.html"):
+        assert "</html>" in (tmp_path / name).read_text()
+
+
 # --- states -----------------------------------------------------------------------------------------------------------
 
 

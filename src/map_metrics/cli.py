@@ -66,6 +66,7 @@ def _output_options(parser: argparse.ArgumentParser, rows: str) -> None:
     group.add_argument("--worst", type=int, metavar="N", help="the N rows of the lowest average precision")
     group.add_argument("--by", metavar="FILE", help="the numbers of groups: a file of lines `name group`, or JSON")
     group.add_argument("--compare", metavar="OTHER", help="paired differences to another such file, with an interval")
+    group.add_argument("--html", metavar="REPORT", help="write the result as one self-contained page")
     group.add_argument("--save", metavar="FILE", help="keep what was read, for --state")
     group.add_argument("--state", metavar="FILE", help="take what --save (or metric.save) kept, instead of the files")
 
@@ -107,6 +108,7 @@ def _detection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rec-thresholds", nargs="+", type=float, default=GIVEN, metavar="R")
     group.add_argument("--max-detection-thresholds", nargs="+", type=int, default=GIVEN, metavar="N")
     group.add_argument("--average", default=GIVEN, metavar="NAME", help="macro | micro")
+    group.add_argument("--hierarchy", metavar="FILE", help="JSON: which class stands above which (Open Images)")
     group.add_argument("--sigmas", nargs="+", type=float, default=GIVEN, metavar="S", help="one per keypoint")
     _output_options(parser, "class")
 

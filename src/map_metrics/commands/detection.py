@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from map_metrics.commands.printing import Output, Row
-from map_metrics.commands.shared import Loaded, Options, Step, arguments_of, compare, groups_of, load, paths_of, save
+from map_metrics.commands.shared import (
+    Loaded,
+    Options,
+    Step,
+    arguments_of,
+    compare,
+    groups_of,
+    load,
+    paths_of,
+    save,
+    write_report,
+)
 from map_metrics.detection.metric import DetectionMAP
 from map_metrics.detection.result import DetectionResult
-from map_metrics.readers import DetectionFiles, ReadError, Truths, read_results, read_truths
+from map_metrics.readers import DetectionFiles, ReadError, Truths, read_hierarchy, read_results, read_truths
 from map_metrics.rows import RowMetric
 from map_metrics.saved import read_header
 
@@ -27,7 +38,7 @@ def detection(options: Options, step: Step) -> Output:
     if paths:
         loaded, truths = _detection_files(options, arguments, paths, step)
     else:
-        loaded, truths = _detection_state(options["state"], arguments), None
+        loaded, truths = _detection_state(options["state"], arguments, options["hierarchy"]), None
     step("evaluating")
     results = _by_type(loaded.metric)
     value = {key: float(number) for key, number in loaded.metric.compute().items()}
@@ -41,6 +52,8 @@ def detection(options: Options, step: Step) -> Output:
         _class_tables(options, output, result, f"{iou_type} " if len(results) > 1 else "")
         if options["by"] is not None:
             _image_groups(options["by"], output, result, loaded.names)
+    if options["html"] is not None:
+        write_report(options["html"], results)
     if options["compare"] is not None:
         step(f"reading {options['compare']}")
         other = _other_detection(options, arguments, truths)
@@ -64,7 +77,9 @@ def _with_results(options: Options, arguments: Options, truths: Truths, path: st
     layout = {name: options[name] for name in ("box_format", "sizes", "skip_unknown")}
     files = read_results(path, truths, arguments.get("iou_type", "bbox"), **layout)
     groups = files.class_groups if arguments.get("average") != "micro" else None
-    metric = DetectionMAP(class_names=files.class_names, class_groups=groups, **arguments, box_format="xywh")
+    above = None if options["hierarchy"] is None else read_hierarchy(options["hierarchy"], truths)
+    names: dict[str, Any] = {"class_names": files.class_names, "class_groups": groups, "hierarchy": above}
+    metric = DetectionMAP(**names, **arguments, box_format="xywh")
     for start in range(0, max(len(files.target), 1), IMAGES_AT_ONCE):
         part = slice(start, start + IMAGES_AT_ONCE)
         step(f"matching image {start + 1} of {len(files.target)}")
@@ -87,14 +102,14 @@ def _update(metric: DetectionMAP, files: DetectionFiles, part: slice, paths: tup
         raise ReadError(path, f"image {image}: {str(error)[place.end() :]}") from error
 
 
-def _detection_state(path: str, arguments: Options) -> Loaded:
+def _detection_state(path: str, arguments: Options, hierarchy: str | None) -> Loaded:
     """The metric that saved the state, under the protocol asked for."""
     header = read_header(path)
     config, note = header.config, header.note
     labels, saved = config.get("labels"), note.get("class_names", {})
     names = None if labels is None else {label: saved.get(str(label), str(label)) for label in labels}
     groups = {int(label): group for label, group in (note.get("class_groups") or {}).items()}
-    made = {
+    made: dict[str, Any] = {
         "box_format": config.get("box_format", "xywh"),
         "iou_type": config.get("iou_types", ["bbox"]),
         "validate_args": config.get("validate_args", True),
@@ -102,12 +117,16 @@ def _detection_state(path: str, arguments: Options) -> Loaded:
     }
     if config.get("sigmas") is not None:
         made["sigmas"] = config["sigmas"]
+    if hierarchy is not None:
+        known: dict[Hashable, int] = {name: i for i, name in enumerate(names or {})}
+        truths = Truths(Path(path), [], {}, known, list(names or {}), names or {})
+        made["hierarchy"] = read_hierarchy(hierarchy, truths)
     return load(path, DetectionMAP(**{**made, **arguments, "class_names": names}))
 
 
 def _other_detection(options: Options, arguments: Options, truths: Truths | None) -> Loaded:
     if truths is None:
-        return _detection_state(options["compare"], arguments)
+        return _detection_state(options["compare"], arguments, options["hierarchy"])
     return _with_results(options, arguments, truths, options["compare"], lambda text: None)
 
 

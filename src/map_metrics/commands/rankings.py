@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from map_metrics.commands.printing import Output, Row
-from map_metrics.commands.shared import Loaded, Options, Step, arguments_of, compare, groups_of, load, paths_of, save
+from map_metrics.commands.shared import (
+    Loaded,
+    Options,
+    Step,
+    arguments_of,
+    compare,
+    groups_of,
+    load,
+    paths_of,
+    save,
+    write_report,
+)
 from map_metrics.embedding import EmbeddingMAPAtK
 from map_metrics.hashing import HashingMAPAtK
 from map_metrics.readers import ReadError, read_archive, read_trec
@@ -30,6 +41,8 @@ def ranking(options: Options, step: Step) -> Output:
     step("evaluating")
     result = loaded.metric.result()
     output = _ranking_output(options, result, loaded)
+    if options["html"] is not None:
+        write_report(options["html"], {"": result})
     if options["compare"] is not None:
         step(f"reading {options['compare']}")
         other = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from map_metrics import presets
@@ -83,6 +84,13 @@ def groups_of(path: str, names: list[str]) -> list[str]:
     if lost := [name for name in names if name not in groups]:
         raise ReadError(path, f"has no group for {short(lost[0])} ({len(lost)} have none)")
     return [groups[name] for name in names]
+
+
+def write_report(path: str, results: Mapping[str, Any]) -> None:
+    """One page; with two types of overlap one each, ``report-bbox.html`` and ``report-segm.html``."""
+    for name, result in results.items():
+        where = Path(path)
+        result.to_html(where if len(results) == 1 else where.with_name(f"{where.stem}-{name}{where.suffix}"))
 
 
 def compare(output: Output, first: Any, second: Any, names: dict[int, str]) -> None:
