@@ -510,7 +510,7 @@ def test_mistakes(tmp_path, capsys):
         ("detection", "empty", "nan"): "empty:1: is empty, expected JSON",
         ("detection", "masks", "mask", "--iou-type", "segm"): "mask: image 1: ['masks']",
         ("detection", "gt", "nowhere"): "nowhere: No such file or directory",
-        ("detection", "gt"): "expected 2 paths (ground_truth, detections) or --state, got 1",
+        ("detection", "gt"): "expected 2 paths (ground_truth, detections) before the options, or --state; got 1",
         ("detection", "gt", "gt", "--state", "gt"): "give files or --state, not both",
         ("detection", "--state", "gt"): "gt: must be a state that `save` wrote",
         ("detection", "gt", "cut", "--iou-type", "obb"): "--iou-type must be 'bbox', 'segm' or 'keypoints' for files",

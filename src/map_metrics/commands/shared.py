@@ -47,7 +47,9 @@ def paths_of(options: Options, *names: str) -> list[str]:
     if options["state"] is not None and given:
         raise ValueError("give files or --state, not both")
     if options["state"] is None and len(given) < len(names):
-        raise ValueError(f"expected {len(names)} paths ({', '.join(names)}) or --state, got {len(given)}")
+        raise ValueError(
+            f"expected {len(names)} paths ({', '.join(names)}) before the options, or --state; got {len(given)}"
+        )
     return given
 
 
