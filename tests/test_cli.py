@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -155,6 +156,20 @@ def test_padilla7(done, capsys):
     assert tsv(output(done, "padilla7"))["map", "all"] == pytest.approx(expected["all"], abs=1e-12)
     words = ["voc2007" if word == "voc2012" else word for word in COMMANDS["padilla7"]]
     assert tsv(call(capsys, *words)[1])["map", "all"] == pytest.approx(expected["p11"], abs=1e-12)
+
+
+def test_keypoints(capsys):
+    """xtcocoapi prints the recalls at single overlaps too."""
+    folder, expected = DETECTION / "keypoints", EXPECTED["keypoints/oks"]
+    words = (
+        "detection",
+        folder / "example_coco_val.json",
+        folder / "example_coco_preds.json",
+        "--iou-type",
+        "keypoints",
+    )
+    value = json.loads(call(capsys, *words, "--format", "json")[1])["value"]
+    assert list(value.values()) == [expected[key] for key in ("AP", "AP50", "AP75", "APm", "APl", "AR", "ARm", "ARl")]
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(done):
@@ -552,6 +567,67 @@ def test_skip_unknown_counts(tmp_path, capsys):
     text = call(capsys, "detection", tmp_path / "gt", tmp_path / "dt", "--skip-unknown", "--format", "tsv")[1]
     assert tsv(text)["num_skipped", "all"] == 1
     assert tsv(text)["map_50", "all"] == pytest.approx(1)
+
+
+def test_yolo_folders(tmp_path, capsys):
+    """Cartucho's files in parts of images of any size: overlaps of VOC without its pixels stay as they are."""
+    for side in ("ground-truth", "detection-results"):
+        (tmp_path / side).mkdir()
+    sizes, names = {}, set()
+    for path in sorted((DETECTION / "cartucho" / "ground-truth").glob("*.txt")):
+        width, height = 512, 1024  # powers of two: division is exact
+        sizes[path.stem] = f"{path.stem}.jpg {width} {height}"
+        for side in ("ground-truth", "detection-results"):
+            lines = []
+            for line in (DETECTION / "cartucho" / side / path.name).read_text().splitlines():
+                name, *score, x1, y1, x2, y2 = line.split()
+                x1, y1, x2, y2 = map(float, (x1, y1, x2, y2))
+                box = [(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height]
+                lines.append(" ".join([name, *map(repr, box), *score]))
+                names.add(name)
+            (tmp_path / side / path.name).write_text("\n".join(lines))
+    (tmp_path / "sizes").write_text("\n".join(sizes.values()))
+    (tmp_path / "classes").write_text("\n".join(sorted(names)))
+    words = ("--protocol", "openimages", "--format", "json", "--per-class")
+    pixels = ("detection", *(DETECTION / "cartucho" / side for side in ("ground-truth", "detection-results")))
+    parts = ("detection", tmp_path / "ground-truth", tmp_path / "detection-results", "--sizes", tmp_path / "sizes")
+    expected = json.loads(call(capsys, *pixels, *words)[1])
+    found = json.loads(call(capsys, *parts, "--classes", tmp_path / "classes", *words)[1])
+    assert found["value"] == expected["value"]
+    assert found["num_detections"] == expected["num_detections"]
+
+
+def changed(content, rng):
+    """A copy with one value, anywhere, replaced by something else."""
+    copy = json.loads(json.dumps(content))
+    place = copy
+    while True:
+        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not place[key] or not isinstance(place[key], dict | list) or rng.random() < 0.15:
+            choices = [None, True, -1, 0.5, "x", "", [], {}, [[1]], 1e308, float("nan"), 10**400, 2**63]
+            place[key] = rng.choice(choices)
+            return copy
+        place = place[key]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_changed_value_is_fine_or_one_line(tmp_path, capsys, seed):
+    rng = random.Random(seed)
+    box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 5, "iscrowd": 0}
+    shapes = {"segmentation": {"size": [4, 4], "counts": [3, 5, 8]}, "keypoints": [1, 2, 2] * 17}
+    images = [{"id": 1, "height": 4, "width": 4, "neg_category_ids": [1]}, {"id": 2}]
+    categories = [{"id": 1, "name": "a", "frequency": "r"}]
+    truth = {"images": images, "categories": categories, "annotations": [box | shapes] * 2}
+    codes = set()
+    for _ in range(60):
+        (tmp_path / "gt").write_text(json.dumps(changed(truth, rng) if rng.random() < 0.5 else truth))
+        (tmp_path / "dt").write_text(json.dumps(changed([box | shapes | {"score": 0.5}] * 2, rng)))
+        kind = rng.choice(["bbox", "segm", "keypoints"])
+        code, text, error = call(capsys, "detection", tmp_path / "gt", tmp_path / "dt", "--iou-type", kind)
+        lines = [line for line in error.splitlines() if not line.startswith("map-metrics: note: ")]
+        assert (len(lines), bool(text)) == ((0, True) if code == 0 else (1, False)), error
+        codes.add(code)
+    assert codes == {0, 2}
 
 
 def test_lvis_groups(tmp_path, capsys):

@@ -167,6 +167,7 @@ def write_shard(folder: str) -> bool:
     retrieval.update(**{name: column[rank::2] for name, column in rows(0, ids=True).items()})
     detection.to_coco(f"{folder}/coco")
     retrieval.to_trec(f"{folder}/run", f"{folder}/qrels")
+    detection.save(f"{folder}/state")
     return detection._is_synced or retrieval._is_synced
 
 
@@ -177,5 +178,8 @@ def test_the_first_rank_writes_the_rows_of_all(tmp_path, two_ranks):
     retrieval.update(**rows(0, ids=True))
     detection.to_coco(tmp_path / "here")
     retrieval.to_trec(tmp_path / "here" / "run", tmp_path / "here" / "qrels")
+    loaded = DetectionMAP()
+    loaded.load(tmp_path / "state")
+    assert_same(loaded.compute(), detection.compute())
     for name in ("coco/ground_truth.json", "coco/detections.json", "run", "qrels"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "here" / Path(name).name).read_bytes(), name

@@ -196,8 +196,8 @@ class RowMetric(Metric):
         """Write the state to one file (npz, without pickle), so that other numbers can be computed later.
 
         What `compute` does with the rows (cut-offs, denominators, a detection protocol) may differ when the file is
-        loaded; what `update` did may not. The rows of this rank are written. A file in its place is replaced at once,
-        when all is written.
+        loaded; what `update` did may not. Like `compute`, this is a collective call: the first rank writes the rows of
+        all. A file in its place is replaced at once, when all is written.
 
         Args:
             path: of the file.
@@ -216,11 +216,16 @@ class RowMetric(Metric):
             >>> metric.compute(), other.compute()
             (tensor(0.5833, dtype=torch.float64), tensor(0.2500, dtype=torch.float64))
         """
-        header = Header(type(self).__name__, plain(self._arguments), dict(note or {}))
-        write_state(path, header, {name: self.table(name) for name in self._tables})
+
+        def write() -> None:
+            tables = {name: self.table(name) for name in self._tables}
+            if self.is_first_rank:
+                write_state(path, Header(type(self).__name__, plain(self._arguments), dict(note or {})), tables)
+
+        self._gathered(write)
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Replace the state by one that `save` wrote.
+        """Replace the state of this rank by one that `save` wrote; on several ranks, load it on one of them.
 
         Returns:
             The note that was saved with it.

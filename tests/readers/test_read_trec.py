@@ -112,6 +112,11 @@ def test_random_runs_equal_trec_evals_code(tmp_path, seed, kind):
             RUN,
             "qrels:2: expected query iteration document grade; the grade must be an integer",
         ),
+        (
+            "q1 0 d1 1" + "0" * 400,
+            RUN,
+            "qrels:1: expected query iteration document grade; the grade must be an integer",
+        ),
         ("q1 0 d1 1\nq1 0 d1 1\n", RUN, "qrels:2: query 'q1' holds the document 'd1' twice"),
         ('{"q1": {"d1": 1}\n', RUN, "qrels:2: is not JSON"),
         ('{"q1": {"d1": 1, "d1": 0}}', RUN, "qrels: the key 'd1' stands twice in an object"),

@@ -146,8 +146,8 @@ def _read_json(table: _Table, value: str, parse: Callable[[str], float]) -> _Tab
 
 def _grade(text: str) -> float:
     try:
-        return int(text)
-    except ValueError:
+        return float(int(text))
+    except (ValueError, OverflowError):
         raise ValueError("must be an integer") from None
 
 
