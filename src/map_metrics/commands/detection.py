@@ -41,7 +41,7 @@ def detection(options: Options, step: Step) -> Output:
         loaded, truths = _detection_state(options["state"], arguments, options["hierarchy"]), None
     step("evaluating")
     results = _by_type(loaded.metric)
-    value = {key: float(number) for key, number in loaded.metric.compute().items()}
+    value = {r.options.prefix(t) + key: float(x) for t, r in results.items() for key, x in r.numbers.items()}
     first = next(iter(results.values()))
     found, true = int(first.num_detections.sum()), int(first.num_ground_truths.sum())
     counts = {"num_images": first.num_images, "num_ground_truths": true, "num_detections": found}
