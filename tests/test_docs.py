@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import map_metrics
-from map_metrics import functional, presets
+from map_metrics import functional, presets, readers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -107,7 +107,7 @@ def test_every_block_is_found(page):
 
 def test_the_pages_that_show_the_metrics_have_blocks():
     pages = {page.relative_to(ROOT).as_posix() for page, _ in BLOCKS.values()}
-    names = ("index", "conventions", "exactness", "detection", "lightning", "troubleshooting")
+    names = ("index", "conventions", "exactness", "detection", "lightning", "cli", "troubleshooting")
     assert {"README.md", *(f"docs/{name}.md" for name in names)} <= pages
 
 
@@ -217,6 +217,7 @@ def test_every_public_name_stands_on_an_api_page(site):
     names = [f"map_metrics.functional.{name}" for name in functional.__all__]
     names += [f"map_metrics.{name}" for name in map_metrics.__all__ if name not in functional.__all__]
     names += [f"map_metrics.presets.{name}" for name in vars(presets) if name.isupper()]
+    names += [f"map_metrics.readers.{name}" for name in readers.__all__]
     names += ["map_metrics.callbacks.MAPCallback", "map_metrics.results.RetrievalResult"]
     assert len(names) > 15
     assert not [name for name in names if not place.get(name, "").startswith("api/")]
@@ -225,7 +226,7 @@ def test_every_public_name_stands_on_an_api_page(site):
 def test_docstrings_leave_no_markup(site):
     """Roles of Sphinx become links or code, and examples are code, not quotations."""
     pages = [page.read_text() for page in site.glob("api/*.html")]
-    assert len(pages) == 8
+    assert len(pages) == 9
     for text in pages:
         assert not re.search(r":(class|func|meth|attr|data|mod):", text)
         assert "``" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from map_metrics.conventions import Aggregation, Conventions, TopK, flag
 from map_metrics.ranking import dense_ids, distinct_rows, fingerprints, first_of_runs, rank_matrix, rank_rows
 from map_metrics.results import RetrievalResult
 from map_metrics.rows import RowMetric
+from map_metrics.writers import write_trec
 
 # columns of the tables
 ITEMS = ("query", "document", "score", "flags")  # flags: 1 relevant, 2 the document has an id
@@ -367,3 +369,45 @@ class RetrievalMAP(RowMetric):
         for topic, note in result.notes().items():
             self.warn_once(topic, note)
         return result
+
+    def to_trec(self, run: str | Path, qrels: str | Path) -> None:
+        """Write a run and judgments as trec_eval reads them; ids are the names of queries and documents.
+
+        Floats keep every bit: of ``read_trec(qrels, run, integer_ids=True)`` the numbers are the same bits. A score is
+        written so that larger is better, an item that was not retrieved only as a judgment. Items without ids are
+        numbered in their order, above those with ids. Like `compute`, this is a collective call; the first rank writes.
+
+        trec_eval itself orders equal scores by name downwards, and so differs from ``ties="stable"``, the order of ids
+        upwards, where there are some.
+
+        Args:
+            run: the path of the run.
+            qrels: the path of the judgments.
+
+        Raises:
+            ValueError: if a query came as a row of a matrix, of which no documents are kept, or with ``num_relevant``,
+                which judgments cannot state.
+
+        Example:
+            >>> import tempfile, torch
+            >>> from pathlib import Path
+            >>> from map_metrics import RetrievalMAP
+            >>> metric, folder = RetrievalMAP(), Path(tempfile.mkdtemp())
+            >>> indexes, ids = torch.tensor([1, 1]), torch.tensor([10, 11])
+            >>> metric.update(torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), indexes=indexes, ids=ids)
+            >>> metric.to_trec(folder / "run", folder / "qrels")
+            >>> print((folder / "run").read_text().strip())
+            1 Q0 10 1 0.5 map-metrics
+            1 Q0 11 2 0.25 map-metrics
+        """
+
+        def write() -> None:
+            if len(self.table("queries")):
+                raise ValueError("to_trec needs rows (`indexes`): of a matrix of queries x items no documents are kept")
+            if len(self.table("known")):
+                raise ValueError("to_trec cannot state `num_relevant`: judgments name every relevant document")
+            items = self.table("items")
+            if self.is_first_rank:
+                write_trec(run, qrels, items)
+
+        self._gathered(write)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,8 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
+
+from map_metrics.saved import Header, check_header, plain, read_state, write_state
 
 CPU = torch.device("cpu")
 STREAM = 0  # the width of a state that is a 1-d stream of blocks
@@ -120,6 +123,7 @@ class RowMetric(Metric):
     def __init__(self, config: Mapping[str, object], tables: dict[str, int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._tables = tables
+        self._arguments = dict(config)
         self._warned: set[str] = set()
         digest = hashlib.blake2b(repr((type(self).__name__, sorted(config.items()))).encode(), digest_size=16).digest()
         # values below 256: compute groups compare states with allclose, which takes 100000 for 100001
@@ -174,10 +178,73 @@ class RowMetric(Metric):
 
         Like `compute`, this is a collective call: every rank must make it.
         """
+        return self._gathered(self._result)
+
+    def _gathered(self, call: Callable[[], Any]) -> Any:
+        """Call with the rows of every rank in the tables."""
         with self.sync_context(
             dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
         ):
-            return self._guarded(self._result)()
+            return self._guarded(call)()
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this is the first rank, or the only one."""
+        return not torch.distributed.is_initialized() or torch.distributed.get_rank(self.process_group) == 0
+
+    def save(self, path: str | Path, note: Mapping[str, Any] | None = None) -> None:
+        """Write the state to one file (npz, without pickle), so that other numbers can be computed later.
+
+        What `compute` does with the rows (cut-offs, denominators, a detection protocol) may differ when the file is
+        loaded; what `update` did may not. Like `compute`, this is a collective call: the first rank writes the rows of
+        all. A file in its place is replaced at once, when all is written.
+
+        Args:
+            path: of the file.
+            note: plain JSON to keep beside the state, such as names; `load` returns it.
+
+        Example:
+            >>> import tempfile, torch
+            >>> from map_metrics import RetrievalMAP
+            >>> metric = RetrievalMAP()
+            >>> metric.update(torch.tensor([[0.9, 0.1, 0.2]]), torch.tensor([[0, 1, 1]]))
+            >>> path = f"{tempfile.mkdtemp()}/state.npz"
+            >>> metric.save(path, note={"model": "a"})
+            >>> other = RetrievalMAP(top_k=2, denominator="min")
+            >>> other.load(path)
+            {'model': 'a'}
+            >>> metric.compute(), other.compute()
+            (tensor(0.5833, dtype=torch.float64), tensor(0.2500, dtype=torch.float64))
+        """
+
+        def write() -> None:
+            tables = {name: self.table(name) for name in self._tables}
+            if self.is_first_rank:
+                write_state(path, Header(type(self).__name__, plain(self._arguments), dict(note or {})), tables)
+
+        self._gathered(write)
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Replace the state of this rank by one that `save` wrote; on several ranks, load it on one of them.
+
+        Returns:
+            The note that was saved with it.
+
+        Raises:
+            ValueError: if the file is no saved state, or one of another class or of arguments under which `update`
+                stores something else, naming what differs; the state stays as it was.
+        """
+        if self._is_synced:
+            raise TorchMetricsUserError("The Metric is synced: call `unsync` before `load`.")
+        header, tables = read_state(path)
+        check_header(path, header, type(self).__name__, self._arguments)
+        broken = self._broken(tables) or next((name for name in self._tables if name not in tables), None)
+        if broken is not None:
+            raise ValueError(f"{path}: the table `{broken}` is missing or broken")
+        self.reset()
+        self.append(**{name: tables[name] for name in self._tables})
+        self._update_count = int(any(len(tables[name]) for name in self._tables))
+        return header.note
 
     def _result(self) -> Any:
         raise NotImplementedError

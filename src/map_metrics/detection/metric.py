@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from map_metrics.detection.shapes import measure
 from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
 from map_metrics.detection.summary import tabulate
 from map_metrics.rows import RowMetric
+from map_metrics.writers import write_coco
 
 # --- tables -> results ------------------------------------------------------------------------------------------------
 
@@ -299,3 +301,64 @@ class DetectionMAP(RowMetric):
         """One result, or with two types of overlap one by type."""
         results = self._results()
         return results if len(results) > 1 else next(iter(results.values()))
+
+    # --- files ---
+
+    @classmethod
+    def from_coco(cls, ground_truth: str | Path, detections: str | Path, **kwargs: Any) -> DetectionMAP:
+        """A metric that holds the images of COCO's JSON files, or of the other formats that `read_detection` takes.
+
+        Labels are the category ids, ``class_names`` the names of all categories; images without an object stay.
+
+        Args:
+            ground_truth: the annotations.
+            detections: the results.
+            kwargs: arguments of the class. ``box_format`` is the file's own, x, y, width and height.
+
+        Raises:
+            ValueError: naming file and entry, what was expected and what came.
+
+        Example:
+            >>> import tempfile, torch
+            >>> from map_metrics import DetectionMAP
+            >>> metric, folder = DetectionMAP(class_names={18: "dog"}), tempfile.mkdtemp()
+            >>> boxes, labels = torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([18])
+            >>> preds = [{"boxes": boxes * 0.8, "scores": torch.tensor([0.9]), "labels": labels}]
+            >>> metric.update(preds, [{"boxes": boxes, "labels": labels, "image_id": 7}])
+            >>> metric.to_coco(folder)
+            >>> other = DetectionMAP.from_coco(f"{folder}/ground_truth.json", f"{folder}/detections.json")
+            >>> other.result().per_class()[0]["name"], bool(other.compute()["map"] == metric.compute()["map"])
+            ('dog', True)
+        """
+        from map_metrics.readers import read_detection
+
+        files = read_detection(ground_truth, detections, kwargs.get("iou_type", "bbox"))
+        metric = cls(**{"class_names": files.class_names, **kwargs, "box_format": "xywh"})
+        metric.update(files.preds, files.target)
+        return metric
+
+    def to_coco(self, folder: str | Path) -> None:
+        """Write ``ground_truth.json`` and ``detections.json``, as COCO's tools and :meth:`from_coco` read them.
+
+        Category ids are the labels. Floats keep every bit, so the numbers computed from the files are the same bits.
+        Each image is written once. Images without an id get the next free ones, in their order. Like `compute`, this is
+        a collective call; the first rank writes.
+
+        Args:
+            folder: made if it is not there.
+
+        Raises:
+            ValueError: if the metric compares anything but boxes: it keeps overlaps then, not the shapes.
+        """
+        if self.options.iou_types != ("bbox",):
+            raise ValueError(
+                f"to_coco needs iou_type='bbox', got {self.options.iou_types}: of masks, keypoints and oriented boxes "
+                "the overlaps are kept, not the shapes"
+            )
+
+        def write() -> None:
+            state = {name: self.table(name) for name in tables(self.options.iou_types)}
+            if self.is_first_rank:
+                write_coco(folder, distinct_images(state), self.options.class_names)
+
+        self._gathered(write)
