@@ -1,0 +1,245 @@
+"""Scalars, figures and tables for the logger at hand: three verbs that know no Trainer.
+
+    log_scalars(logger, {"val/map": 0.5}, step=100)
+    log_figure(logger, "val/pr_curve", figure, step=100)
+    log_table(logger, "val/classes", ["name", "ap"], [["cat", 0.5], ["dog", 0.75]], step=100)
+
+``logger`` is a logger of Lightning or Fabric, a ``SummaryWriter``, a W&B run, or a folder. What it can do is told by
+its class's name and its methods, so none of the packages is imported here. In a run of several processes, call them on
+rank 0 alone.
+
+| logger | figure | curves | table |
+|---|---|---|---|
+| TensorBoard | image | PR curves | text |
+| W&B | image | area under curve | table |
+| MLflow | artifact, one a step | - | artifact, one a step |
+| CSV, others | PNG file | - | CSV file |
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curves = Mapping[str, tuple[Tensor, Tensor]]
+Rows = Sequence[Sequence[Any]]
+
+
+def log_scalars(logger: Any, values: Mapping[str, float], step: int) -> None:
+    """Log numbers.
+
+    Args:
+        logger: see :mod:`map_metrics.loggers`.
+        values: key -> number.
+        step: the place on the x axis.
+
+    Raises:
+        ValueError: if the logger takes none.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from map_metrics.loggers import log_scalars
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> log_scalars(folder, {"val/map": 0.5}, step=100)
+        >>> (folder / "scalars.csv").read_text().split()
+        ['step,key,value', '100,val/map,0.5']
+    """
+    numbers = {key: float(value) for key, value in values.items()}
+    if hasattr(logger, "log_metrics"):
+        logger.log_metrics(numbers, step=step)
+    else:
+        _writer(logger).scalars(numbers, step)
+
+
+def log_figure(logger: Any, key: str, figure: Figure, step: int, curves: Curves | None = None) -> None:
+    """Log a picture.
+
+    Args:
+        logger: see :mod:`map_metrics.loggers`.
+        key: its name, such as ``val/pr_curve``.
+        figure: of matplotlib.
+        step: the place on the x axis.
+        curves: name -> (recall, precision) of its lines, recall ascending: drawn as well by a logger that has a chart
+            for them.
+
+    Raises:
+        ValueError: if the logger has no place for it.
+    """
+    _writer(logger).figure(key, figure, step, curves or {})
+
+
+def log_table(logger: Any, key: str, columns: Sequence[str], rows: Rows, step: int) -> None:
+    """Log a table.
+
+    Args:
+        logger: see :mod:`map_metrics.loggers`.
+        key: its name, such as ``val/classes``.
+        columns: their names.
+        rows: of plain values, one per column.
+        step: the place on the x axis.
+
+    Raises:
+        ValueError: if the logger has no place for it.
+    """
+    _writer(logger).table(key, list(columns), [list(row) for row in rows], step)
+
+
+def _writer(logger: Any) -> _Files:
+    """By names, not by types: each of Lightning's two packages has its own, and users have subclasses."""
+    if isinstance(logger, str | Path):
+        return _Files(logger, logger)
+    experiment = getattr(logger, "experiment", logger)  # the first look also makes a CSVLogger's folder its own
+    names = {cls.__name__ for cls in type(logger).__mro__}
+    if "WandbLogger" in names or type(experiment).__module__.startswith("wandb."):
+        return _Wandb(logger, experiment)
+    if "MLFlowLogger" in names:
+        return _MLflow(logger, experiment)
+    if hasattr(experiment, "add_image") and hasattr(experiment, "add_pr_curve_raw"):
+        return _TensorBoard(logger, experiment)
+    return _Files(logger, experiment)
+
+
+class _Files:
+    """Files below the logger's folder; what every logger without a better place gets."""
+
+    def __init__(self, logger: Any, experiment: Any) -> None:
+        self.logger, self.experiment = logger, experiment
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        path = self._folder() / "scalars.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = [] if path.exists() else [["step", "key", "value"]]
+        with path.open("a", newline="", encoding="utf-8") as file:
+            file.write(_csv([*header, *([step, *item] for item in values.items())]))
+
+    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+        self._path(key, step, "png").write_bytes(_png(figure))
+
+    def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
+        self._path(key, step, "csv").write_text(_csv([columns, *rows]), encoding="utf-8")
+
+    def _path(self, key: str, step: int, suffix: str) -> Path:
+        path = self._folder() / _file_name(key, step, suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _folder(self) -> Path:
+        if isinstance(self.logger, str | Path):
+            return Path(self.logger)
+        for name in ("log_dir", "save_dir", "root_dir"):
+            folder = getattr(self.logger, name, None)
+            if isinstance(folder, str | Path) and str(folder):
+                return Path(folder)
+        raise ValueError(
+            f"Argument `logger`: {type(self.logger).__name__} has no place for figures and tables: no methods "
+            "that are known here, and no `log_dir`, `save_dir` or `root_dir`"
+        )
+
+
+class _TensorBoard(_Files):
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        for key, value in values.items():
+            self.experiment.add_scalar(key, value, step)
+
+    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+        # not add_figure, which imports pyplot
+        self.experiment.add_image(key, _pixels(figure), step, dataformats="HWC")
+        for name, (recall, precision) in curves.items():
+            r, p = (np.asarray(values, dtype=np.float64)[::-1] for values in (recall, precision))
+            # The dashboard cuts off points at which nothing was retrieved, so counts have to be there: those of so
+            # many relevant items.
+            total = 10_000
+            hits = np.maximum(np.rint(total * r), 1)
+            false = np.rint(hits * (1 / np.maximum(p, 1e-3) - 1))
+            counts = hits, false, np.zeros_like(r), total - hits
+            self.experiment.add_pr_curve_raw(f"{key}/{name}", *counts, p, r, step, num_thresholds=len(r))
+
+    def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
+        lines = [columns, ["---"] * len(columns), *rows]
+        self.experiment.add_text(key, "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines), step)
+
+
+class _Wandb(_Files):
+    """Steps go into Lightning's own axis, not into W&B's, which must never go back."""
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        self._log(values, step)
+
+    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+        import wandb
+        from PIL import Image
+
+        found: dict[str, Any] = {key: wandb.Image(Image.open(io.BytesIO(_png(figure))))}
+        if curves:
+            points = [
+                [name, r, p]
+                for name, line in curves.items()
+                for r, p in zip(*(np.asarray(values).tolist() for values in line), strict=True)
+            ]
+            found[f"{key}_chart"] = wandb.plot_table(
+                "wandb/area-under-curve/v0",
+                wandb.Table(columns=["class", "recall", "precision"], data=points),
+                {"x": "recall", "y": "precision", "class": "class"},
+                {"title": key, "x-axis-title": "Recall", "y-axis-title": "Precision"},
+            )
+        self._log(found, step)
+
+    def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
+        import wandb
+
+        self._log({key: wandb.Table(columns=list(columns), data=rows)}, step)
+
+    def _log(self, values: Mapping[str, Any], step: int) -> None:
+        self.experiment.log({**values, "trainer/global_step": step})
+
+
+class _MLflow(_Files):
+    """Artifacts, one for each step. MLflow's own `log_table` appends: a step logged twice has its rows twice."""
+
+    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+        self.experiment.log_figure(self.logger.run_id, figure, _file_name(key, step, "png"))
+
+    def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
+        self.experiment.log_text(self.logger.run_id, _csv([columns, *rows]), _file_name(key, step, "csv"))
+
+
+def _file_name(key: str, step: int, suffix: str) -> str:
+    """``val/pr_curve`` -> ``val/pr_curve_step100.png``; characters that some file systems refuse become ``_``."""
+    parts = [re.sub(r"[^\w.@ -]", "_", part).strip(". ") or "_" for part in key.split("/")]
+    return f"{'/'.join(parts)}_step{step}.{suffix}"
+
+
+def _csv(rows: Rows) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _pixels(figure: Figure) -> Any:
+    """(height, width, 3) uint8."""
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(_png(figure))).convert("RGB"))
+
+
+def _cell(value: Any) -> str:
+    """A value in a table of Markdown."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
