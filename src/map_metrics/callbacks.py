@@ -20,7 +20,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from map_metrics import views
-from map_metrics.loggers import log_figure, log_table
+from map_metrics.loggers import log_figure, log_table, render
 from map_metrics.rows import RowMetric
 from map_metrics.shares import Share, first, has_ids, length, named_loaders
 
@@ -417,10 +417,10 @@ class MAPCallback(_Callback):
         for picture in self._survivors(f"{prefix}: figures", lambda: views.pictures(result) if self.figures else ()):
             key = f"{prefix}/{picture.name}"
             with self._warning_instead(key):
-                figure, _ = picture.draw()
+                png = render(picture.draw()[0])  # once: drawing takes longer than logging
                 for logger in loggers:
                     with self._warning_instead(f"{key} to {type(logger).__name__}"):
-                        log_figure(logger, key, figure, step, picture.curves)
+                        log_figure(logger, key, png, step, picture.curves)
         for table in self._survivors(f"{prefix}: tables", lambda: views.tables(result) if self.tables else ()):
             key = f"{prefix}/{table.name}"
             for logger in loggers:

@@ -62,13 +62,13 @@ def log_scalars(logger: Any, values: Mapping[str, float], step: int) -> None:
         _writer(logger).scalars(numbers, step)
 
 
-def log_figure(logger: Any, key: str, figure: Figure, step: int, curves: Curves | None = None) -> None:
+def log_figure(logger: Any, key: str, figure: Figure | bytes, step: int, curves: Curves | None = None) -> None:
     """Log a picture.
 
     Args:
         logger: see :mod:`map_metrics.loggers`.
         key: its name, such as ``val/pr_curve``.
-        figure: of matplotlib.
+        figure: of matplotlib, or a PNG: :func:`render` a figure once where there are several loggers.
         step: the place on the x axis.
         curves: name -> (recall, precision) of its lines, recall ascending: drawn as well by a logger that has a chart
             for them.
@@ -76,7 +76,7 @@ def log_figure(logger: Any, key: str, figure: Figure, step: int, curves: Curves 
     Raises:
         ValueError: if the logger has no place for it.
     """
-    _writer(logger).figure(key, figure, step, curves or {})
+    _writer(logger).figure(key, figure if isinstance(figure, bytes) else render(figure), step, curves or {})
 
 
 def log_table(logger: Any, key: str, columns: Sequence[str], rows: Rows, step: int) -> None:
@@ -93,6 +93,13 @@ def log_table(logger: Any, key: str, columns: Sequence[str], rows: Rows, step: i
         ValueError: if the logger has no place for it.
     """
     _writer(logger).table(key, list(columns), [list(row) for row in rows], step)
+
+
+def render(figure: Figure) -> bytes:
+    """A figure of matplotlib as PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def _writer(logger: Any) -> _Files:
@@ -123,8 +130,8 @@ class _Files:
         with path.open("a", newline="", encoding="utf-8") as file:
             file.write(_csv([*header, *([step, *item] for item in values.items())]))
 
-    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
-        self._path(key, step, "png").write_bytes(_png(figure))
+    def figure(self, key: str, png: bytes, step: int, curves: Curves) -> None:
+        self._path(key, step, "png").write_bytes(png)
 
     def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
         self._path(key, step, "csv").write_text(_csv([columns, *rows]), encoding="utf-8")
@@ -152,9 +159,9 @@ class _TensorBoard(_Files):
         for key, value in values.items():
             self.experiment.add_scalar(key, value, step)
 
-    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+    def figure(self, key: str, png: bytes, step: int, curves: Curves) -> None:
         # not add_figure, which imports pyplot
-        self.experiment.add_image(key, _pixels(figure), step, dataformats="HWC")
+        self.experiment.add_image(key, np.asarray(_image(png)), step, dataformats="HWC")
         for name, (recall, precision) in curves.items():
             r, p = (np.asarray(values, dtype=np.float64)[::-1] for values in (recall, precision))
             # The dashboard cuts off points at which nothing was retrieved, so counts have to be there: those of so
@@ -176,11 +183,10 @@ class _Wandb(_Files):
     def scalars(self, values: dict[str, float], step: int) -> None:
         self._log(values, step)
 
-    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
+    def figure(self, key: str, png: bytes, step: int, curves: Curves) -> None:
         import wandb
-        from PIL import Image
 
-        found: dict[str, Any] = {key: wandb.Image(Image.open(io.BytesIO(_png(figure))))}
+        found: dict[str, Any] = {key: wandb.Image(_image(png))}
         if curves:
             points = [
                 [name, r, p]
@@ -207,8 +213,8 @@ class _Wandb(_Files):
 class _MLflow(_Files):
     """Artifacts, one for each step. MLflow's own `log_table` appends: a step logged twice has its rows twice."""
 
-    def figure(self, key: str, figure: Figure, step: int, curves: Curves) -> None:
-        self.experiment.log_figure(self.logger.run_id, figure, _file_name(key, step, "png"))
+    def figure(self, key: str, png: bytes, step: int, curves: Curves) -> None:
+        self.experiment.log_image(self.logger.run_id, _image(png), _file_name(key, step, "png"))
 
     def table(self, key: str, columns: list[str], rows: list[list[Any]], step: int) -> None:
         self.experiment.log_text(self.logger.run_id, _csv([columns, *rows]), _file_name(key, step, "csv"))
@@ -226,17 +232,10 @@ def _csv(rows: Rows) -> str:
     return buffer.getvalue()
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
-
-
-def _pixels(figure: Figure) -> Any:
-    """(height, width, 3) uint8."""
+def _image(png: bytes) -> Any:
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(_png(figure))).convert("RGB"))
+    return Image.open(io.BytesIO(png)).convert("RGB")
 
 
 def _cell(value: Any) -> str:
