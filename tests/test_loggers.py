@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from map_metrics import DetectionMAP, HashingMAPAtK
 from map_metrics.callbacks import MAPCallback
-from map_metrics.loggers import log_figure, log_scalars, log_table
+from map_metrics.loggers import log_figure, log_result, log_scalars, log_table
 from map_metrics.plots import plot_radius
 from map_metrics.views import pictures, tables
 
@@ -323,6 +323,16 @@ def test_a_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [(row["trainer/global_step"], row["val/map"]) for row in rows if "val/map" in row] == [(5, 0.5)]
     assert {row.get("val/pr/_type") for row in rows} > {"image-file"}
     assert {row.get("val/t/nrows") for row in rows} > {2}
+
+
+def test_a_whole_result_is_what_the_callback_logs(written: Written, tmp_path: Path) -> None:
+    log_result(tmp_path, "val", result(), 3, extra=["classes"])
+    names = ["val/ap_per_class_step3.png", "val/classes_step3.csv", "val/pr_curve_step3.png"]
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("val/*")) == names
+    assert all((tmp_path / name).read_bytes() == (written.csv / name).read_bytes() for name in names)
+    with (tmp_path / "scalars.csv").open() as file:
+        seen = {row["key"]: float(row["value"]) for row in csv.DictReader(file)}
+    assert seen == {key: rows[0][1] for key, rows in written.callback.history.items()}
 
 
 class Unknown:

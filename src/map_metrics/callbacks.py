@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,16 +70,6 @@ class _Logged(Metric):
     def compute(self) -> Tensor:
         """The value, 0-d float64."""
         return self.value
-
-
-def _plain(value: Any) -> Any:
-    """A float where the value is one number; vectors and tables as they are."""
-    return value.item() if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point() else value
-
-
-def _defined(value: Any) -> bool:
-    """Whether this is a number to log: NaN, and -1 in these metrics, say that there was nothing to measure."""
-    return isinstance(value, float) and value != -1 and not math.isnan(value)
 
 
 class _State:
@@ -390,18 +379,17 @@ class MAPCallback(_Callback):
 
     def _evaluate(self, state: _State) -> tuple[dict[str, Any], Any]:
         """Key -> value, and what stands behind it where that is asked for: then the value comes from there as well."""
-        wanted = self.extra or self.figures or self.tables
-        result = state.result() if wanted else None
-        value = state.compute() if result is None else views.value(result)
-        items = dict(value) if isinstance(value, Mapping) else {"map": value}
-        if result is not None:
-            items |= views.scalars(result, self.extra)
-        return {f"{state.prefix}/{key}": _plain(item) for key, item in items.items()}, result
+        if not (self.extra or self.figures or self.tables):
+            result, found = None, views.named(state.compute())
+        else:
+            result = state.result()
+            found = views.numbers(result, self.extra)
+        return {f"{state.prefix}/{key}": value for key, value in found.items()}, result
 
     def _log_values(self, pl_module: Any, shown: set[str], step: int) -> None:
         better = min if self.metric.higher_is_better is False else max
         for key, value in self.values.items():
-            if not _defined(value):
+            if not views.defined(value):
                 continue
             shows = self.prog_bar and key in shown
             self.best[key] = better(value, self.best.get(key, value))

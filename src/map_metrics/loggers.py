@@ -1,8 +1,9 @@
-"""Scalars, figures and tables for the logger at hand: three verbs that know no Trainer.
+"""Scalars, figures and tables for the logger at hand: three verbs that know no Trainer, and one for a whole result.
 
     log_scalars(logger, {"val/map": 0.5}, step=100)
     log_figure(logger, "val/pr_curve", figure, step=100)
     log_table(logger, "val/classes", ["name", "ap"], [["cat", 0.5], ["dog", 0.75]], step=100)
+    log_result(logger, "val", metric.result(), step=100)  # all of these
 
 ``logger`` is a logger of Lightning or Fabric, a ``SummaryWriter``, a W&B run, or a folder. What it can do is told by
 its class's name and its methods, so none of the packages is imported here. In a run of several processes, call them on
@@ -26,12 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
+
+from map_metrics.views import Curves, Result, defined, numbers, pictures, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Curves = Mapping[str, tuple[Tensor, Tensor]]
 Rows = Sequence[Sequence[Any]]
 
 
@@ -55,11 +56,11 @@ def log_scalars(logger: Any, values: Mapping[str, float], step: int) -> None:
         >>> (folder / "scalars.csv").read_text().split()
         ['step,key,value', '100,val/map,0.5']
     """
-    numbers = {key: float(value) for key, value in values.items()}
+    floats = {key: float(value) for key, value in values.items()}
     if hasattr(logger, "log_metrics"):
-        logger.log_metrics(numbers, step=step)
+        logger.log_metrics(floats, step=step)
     else:
-        _writer(logger).scalars(numbers, step)
+        _writer(logger).scalars(floats, step)
 
 
 def log_figure(logger: Any, key: str, figure: Figure | bytes, step: int, curves: Curves | None = None) -> None:
@@ -93,6 +94,38 @@ def log_table(logger: Any, key: str, columns: Sequence[str], rows: Rows, step: i
         ValueError: if the logger has no place for it.
     """
     _writer(logger).table(key, list(columns), [list(row) for row in rows], step)
+
+
+def log_result(logger: Any, prefix: str, result: Result, step: int, extra: Sequence[str] = ()) -> None:
+    """Log the value of a result, its figures and its tables: what MAPCallback logs, under the same keys.
+
+    Args:
+        logger: see :mod:`map_metrics.loggers`.
+        prefix: of the keys, such as ``val``.
+        result: of a metric; every rank must have asked for it, as it is gathered from all of them.
+        step: the place on the x axis.
+        extra: names of scalars beside the value, as for MAPCallback.
+
+    Raises:
+        ValueError: if the logger has no place for it.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pathlib import Path
+        >>> from map_metrics import RetrievalMAP
+        >>> from map_metrics.loggers import log_result
+        >>> metric, folder = RetrievalMAP(), Path(tempfile.mkdtemp())
+        >>> metric.update(torch.tensor([[0.9, 0.7, 0.2]]), torch.tensor([[1, 0, 1]]))
+        >>> log_result(folder, "val", metric.result(), step=100, extra=["precision@1"])
+        >>> sorted(path.name for path in folder.glob("val/*"))
+        ['ap_per_query_step100.png', 'pr_curve_step100.png', 'worst_queries_step100.csv']
+    """
+    found = {f"{prefix}/{key}": value for key, value in numbers(result, extra).items()}
+    log_scalars(logger, {key: float(value) for key, value in found.items() if defined(value)}, step)
+    for picture in pictures(result):
+        log_figure(logger, f"{prefix}/{picture.name}", picture.draw()[0], step, picture.curves)
+    for table in tables(result):
+        log_table(logger, f"{prefix}/{table.name}", table.columns, table.rows, step)
 
 
 def render(figure: Figure) -> bytes:

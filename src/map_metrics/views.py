@@ -47,11 +47,27 @@ class Table(NamedTuple):
     rows: list[list[Any]]
 
 
-def value(result: Result) -> Any:
-    """What ``compute()`` returns."""
+def numbers(result: Result, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """Key -> what ``compute()`` returns, ``map`` where that is one value, and the scalars beside it."""
     if isinstance(result, RetrievalResult):
-        return result.value()
-    return value_of({result.iou_type: result} if isinstance(result, DetectionResult) else result)
+        value: Any = result.value()
+    else:
+        value = value_of({result.iou_type: result} if isinstance(result, DetectionResult) else result)
+    return named(value) | scalars(result, extra)
+
+
+def named(value: Any) -> dict[str, Any]:
+    """Key -> value; what is one number is a float, vectors and tables are as they were."""
+    items = value if isinstance(value, Mapping) else {"map": value}
+    return {
+        key: item.item() if isinstance(item, Tensor) and item.ndim == 0 and item.is_floating_point() else item
+        for key, item in items.items()
+    }
+
+
+def defined(value: Any) -> bool:
+    """Whether this is a number to log: NaN, and -1 in these metrics, say that there was nothing to measure."""
+    return isinstance(value, float) and value != -1 and not math.isnan(value)
 
 
 def check_extra(names: Any, metric: Any) -> tuple[str, ...]:
