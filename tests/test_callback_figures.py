@@ -241,6 +241,8 @@ def test_a_figure_that_fails_is_a_warning(
         ({"extra": [3]}, "`extra` must hold names that the metric has, got 3"),
         ({"metric": DetectionMAP(), "extra": ["chance"]}, r"got 'chance'; DetectionMAP has \['classes'\]"),
         ({"metric": Constant(0.5), "extra": ["chance"]}, r"Constant has \[\]"),
+        ({"figures": 1}, "`figures` must be True or False, got 1"),
+        ({"tables": "yes"}, "`tables` must be True or False, got 'yes'"),
         ({"metric": Constant(0.5), "figures": True}, "`figures` and `tables` need a metric of this package"),
         ({"query_loader": "q", "gallery_loader": "g"}, "need a metric whose `update` takes `query`"),
         ({"metric": HashingMAPAtK(), "query_loader": 0}, "names or places of two dataloaders, got 0 and None"),
@@ -328,24 +330,26 @@ def test_queries_and_gallery_on_two_ranks(pl: Any, tmp_path: Path) -> None:
 # --- two ranks, one package -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["matrix_ids", "hashing_ids", "detection_ids"])
-def test_figures_of_two_ranks_are_those_of_one_process(lightning: Any, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "count"), [("matrix_ids", 2), ("hashing_ids", 3), ("detection_ids", 2)])
+def test_figures_of_several_ranks_are_those_of_one_process(
+    lightning: Any, tmp_path: Path, kind: str, count: int
+) -> None:
     """Drawn once, by rank 0, at the step of the scalars."""
     folders = []
-    for name, more in (("one", {}), ("two", ranks(lightning))):
+    for name, settings in (("one", {}), ("more", ranks(lightning, count))):
         logger = lightning.loggers.CSVLogger(tmp_path, name, version=0)
         extra = {"m": ["chance", "recall@2"], "h": ["precision@3"], "d": ["classes"]}[kind[0]]
         callback = MAPCallback(KINDS[kind].metric(), figures=True, tables=True, extra=extra)
         callbacks = [callback, recorder(lightning, tmp_path / name)]
-        run = trainer(lightning, tmp_path, callbacks, logger=logger, **more)
+        run = trainer(lightning, tmp_path, callbacks, logger=logger, **settings)
         run.validate(model(lightning, KINDS[kind].outputs), loader(11), verbose=False)
         folders.append(Path(logger.log_dir))
-    one, two = folders
-    assert files(one) == files(two) != []
+    one, more = folders
+    assert files(one) == files(more) != []
     for name in files(one):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+        assert (one / name).read_bytes() == (more / name).read_bytes(), name
     alone, *_ = records(tmp_path / "one")
-    assert agreed(tmp_path / "two")["values"] == alone["values"]
+    assert agreed(tmp_path / "more")["values"] == alone["values"]
 
 
 @pytest.mark.parametrize("missing", PACKAGES)

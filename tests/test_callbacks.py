@@ -255,6 +255,7 @@ def test_checkpoints_keep_the_best_values(pl: Any, tmp_path: Path) -> None:
     two = KINDS["matrix"].value(2)["map"], KINDS["matrix"].value(11)["map"]
     assert second[0].values == {"val/map": two[0]}
     assert second[0].best == {"val/map": max(two)}
+    assert second[0].history == {"val/map": [(3, two[1]), (7, two[0])]}
 
 
 def test_a_fresh_callback_can_be_pickled() -> None:

@@ -246,6 +246,17 @@ def test_bars_are_the_aps_of_the_classes_and_their_mean() -> None:
     assert top < bottom  # the best is above
 
 
+def test_names_are_no_formulas() -> None:
+    names = {0: "$5 note", 1: "$x^$", 2: r"a\b_{c}$$"}
+    result = scenes(3, class_names=names)
+    figure, ax = result.plot_per_class()
+    figure.canvas.draw()
+    assert {label.get_text() for label in ax.get_yticklabels()} == set(names.values())
+    figure, ax = result.plot_curve(1)
+    figure.canvas.draw()
+    assert ax.get_title().endswith("$x^$")
+
+
 @pytest.mark.parametrize("n", [2, 7, 20])
 def test_of_many_classes_the_best_and_the_worst_are_drawn(n: int) -> None:
     result = scenes(80, 60)

@@ -12,16 +12,17 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
 from map_metrics import views
+from map_metrics.conventions import flag
 from map_metrics.loggers import log_figure, log_table, render
 from map_metrics.rows import RowMetric
-from map_metrics.shares import Share, first, has_ids, length, named_loaders
+from map_metrics.shares import Place, Share, State, first, has_ids, length, named_loaders, roles
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback as _Callback
@@ -70,56 +71,6 @@ class _Logged(Metric):
     def compute(self) -> Tensor:
         """The value, 0-d float64."""
         return self.value
-
-
-class _State:
-    """What a running stage measures under one prefix of keys: the metric, and the shares of its loaders."""
-
-    def __init__(self, prefix: str, metric: Metric) -> None:
-        self.prefix, self.metric = prefix, metric
-        self.shares: list[Share] = []
-        self.fed = False
-
-    def compute(self) -> Any:
-        """The value over all ranks; one collective call."""
-        with self._ready():
-            return self.metric.compute()
-
-    def result(self) -> views.Result:
-        """What stands behind it; one collective call."""
-        with self._ready():
-            return self.metric.result()  # type: ignore[operator]
-
-    @contextmanager
-    def _ready(self) -> Iterator[None]:
-        if not any(share.note for share in self.shares) and hasattr(self.metric, "distinct_samples"):
-            self.metric.distinct_samples = True  # nothing is repeated: the metric need not warn of it
-        with warnings.catch_warnings():  # a rank whose every sample was padding has nothing to add
-            warnings.filterwarnings("ignore", message="The ``compute`` method of metric .* was called before")
-            yield
-
-
-class _Place(NamedTuple):
-    """One loader of a running stage: what it feeds, where in it we are, and arguments that are the same throughout."""
-
-    state: _State
-    share: Share
-    fixed: dict[str, Any]
-
-
-def _roles(query_loader: Any, gallery_loader: Any, arguments: list[str]) -> dict[str, dict[str, Any]]:
-    """Name of a loader -> the arguments of `update` that it stands for; empty where none is named."""
-    if query_loader is None and gallery_loader is None:
-        return {}
-    valid = all(isinstance(name, str | int) and not isinstance(name, bool) for name in (query_loader, gallery_loader))
-    if not valid or str(query_loader) == str(gallery_loader):
-        raise ValueError(
-            "Arguments `query_loader` and `gallery_loader` must be the names or places of two dataloaders, got "
-            f"{query_loader!r} and {gallery_loader!r}"
-        )
-    if "query" not in arguments:
-        raise ValueError("Arguments `query_loader` and `gallery_loader` need a metric whose `update` takes `query`")
-    return {str(query_loader): {"query": True}, str(gallery_loader): {"query": False}}
 
 
 class MAPCallback(_Callback):
@@ -201,19 +152,23 @@ class MAPCallback(_Callback):
         if not parameters:
             raise ValueError(f"Argument `metric` must name the arguments of its `update`, got {type(metric).__name__}")
         self.metric, self.name, self.feed, self.prog_bar = metric, name, feed, prog_bar
-        self.extra, self.figures, self.tables = views.check_extra(extra, metric), figures, tables
+        self.extra, self.figures, self.tables = (
+            views.check_extra(extra, metric),
+            flag("figures", figures),
+            flag("tables", tables),
+        )
         if (figures or tables) and not isinstance(metric, RowMetric):
             raise ValueError(f"Arguments `figures` and `tables` need a metric of this package, got {metric}")
         self.values: dict[str, Any] = {}
         self.best: dict[str, float] = {}
         self.history: dict[str, list[tuple[int, float]]] = {}
-        self._fixed = _roles(query_loader, gallery_loader, [p.name for p in parameters])
+        self._fixed = roles(query_loader, gallery_loader, [p.name for p in parameters])
         self._accepted = [p.name for p in parameters]
         self._required = [
             p.name for p in parameters if p.default is p.empty and not (self._fixed and p.name == "query")
         ]
         self._clones: dict[str, Metric] = {}
-        self._places: list[_Place | None] = []  # one per loader; None: another callback's
+        self._places: list[Place | None] = []  # one per loader; None: another callback's
         self._said: set[str] = set()
         self._set_up = False
 
@@ -290,7 +245,7 @@ class MAPCallback(_Callback):
                 f"Arguments `query_loader` and `gallery_loader` must name dataloaders, got {list(self._fixed)}; "
                 f"those of {stage} are {names}"
             )
-        states: dict[str, _State] = {}
+        states: dict[str, State] = {}
         self._places = []
         with torch.inference_mode(False):  # a state made inside could not be updated in a later fit
             for name, (_, loader) in zip(names, loaders, strict=True):
@@ -299,10 +254,10 @@ class MAPCallback(_Callback):
                     continue
                 prefix = f"{start}/{name}" if len(loaders) > 1 and not self._fixed else start
                 if prefix not in states:
-                    states[prefix] = _State(prefix, self._clone(prefix, pl_module.device))
+                    states[prefix] = State(prefix, self._clone(prefix, pl_module.device))
                 share = Share(loader, trainer.world_size)
                 states[prefix].shares.append(share)
-                self._places.append(_Place(states[prefix], share, self._fixed.get(name, {})))
+                self._places.append(Place(states[prefix], share, self._fixed.get(name, {})))
 
     def _clone(self, prefix: str, device: torch.device) -> Metric:
         """The metric of this prefix, empty."""
@@ -345,7 +300,7 @@ class MAPCallback(_Callback):
             )
         return {name: given[name] for name in self._accepted if name in given}
 
-    def _warn_of_repeats(self, trainer: Any, place: _Place) -> None:
+    def _warn_of_repeats(self, trainer: Any, place: Place) -> None:
         """Say once, on rank 0, that samples without ids may count twice."""
         known = not place.share.note or getattr(self.metric, "distinct_samples", False)
         if known or "repeats" in self._said or not trainer.is_global_zero:
@@ -377,7 +332,7 @@ class MAPCallback(_Callback):
             for prefix, result in results.items():
                 self._illustrate(trainer.loggers, prefix, result, step)
 
-    def _evaluate(self, state: _State) -> tuple[dict[str, Any], Any]:
+    def _evaluate(self, state: State) -> tuple[dict[str, Any], Any]:
         """Key -> value, and what stands behind it where that is asked for: then the value comes from there as well."""
         if not (self.extra or self.figures or self.tables):
             result, found = None, views.named(state.compute())

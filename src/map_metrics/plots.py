@@ -192,7 +192,7 @@ def plot_per_class(result: DetectionResult, n: int = 20, ax: Axes | None = None)
     ticks = [(place, _short(row["name"])) for place, row in bars]
     if gap:
         ticks.append((len(best), f"… {_count(gap, 'class', 'classes')} between …"))
-    ax.set_yticks([place for place, _ in ticks], [name for _, name in ticks])
+    ax.set_yticks([place for place, _ in ticks], [name for _, name in ticks], parse_math=False)
     left_out = len(rows) - len(judged) if judged else 0
     title = f"Average precision of {_count(len(judged), 'class', 'classes')}"
     _frame(
@@ -271,7 +271,7 @@ def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _frame(ax: Axes, title: str, x: str, y: str) -> None:
-    ax.set_title(title, fontsize=11)
+    ax.set_title(title, fontsize=11, parse_math=False)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.grid(visible=True, color="#DDDDDD", lw=0.8)

@@ -1,13 +1,18 @@
-"""Which samples of a dataloader are a rank's own, and which are what its sampler repeated."""
+"""The dataloaders of a running stage: which samples are a rank's own and not a repetition, and whom they feed."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler
+from torchmetrics import Metric
+
+from map_metrics.views import Result
 
 
 class Share:
@@ -95,3 +100,53 @@ def named_loaders(loaders: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, loader in loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders):
         yield from named_loaders(loader, f"{name}/{key}")
+
+
+class State:
+    """What a running stage measures under one prefix of keys: the metric, and the shares of its loaders."""
+
+    def __init__(self, prefix: str, metric: Metric) -> None:
+        self.prefix, self.metric = prefix, metric
+        self.shares: list[Share] = []
+        self.fed = False
+
+    def compute(self) -> Any:
+        """The value over all ranks; one collective call."""
+        with self._ready():
+            return self.metric.compute()
+
+    def result(self) -> Result:
+        """What stands behind it; one collective call."""
+        with self._ready():
+            return self.metric.result()  # type: ignore[operator]
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        if not any(share.note for share in self.shares) and hasattr(self.metric, "distinct_samples"):
+            self.metric.distinct_samples = True  # nothing is repeated: the metric need not warn of it
+        with warnings.catch_warnings():  # a rank whose every sample was padding has nothing to add
+            warnings.filterwarnings("ignore", message="The ``compute`` method of metric .* was called before")
+            yield
+
+
+class Place(NamedTuple):
+    """One loader of a running stage: what it feeds, where in it we are, and arguments that are the same throughout."""
+
+    state: State
+    share: Share
+    fixed: dict[str, Any]
+
+
+def roles(query_loader: Any, gallery_loader: Any, arguments: list[str]) -> dict[str, dict[str, Any]]:
+    """Name of a loader -> the arguments of `update` that it stands for; empty where none is named."""
+    if query_loader is None and gallery_loader is None:
+        return {}
+    valid = all(isinstance(name, str | int) and not isinstance(name, bool) for name in (query_loader, gallery_loader))
+    if not valid or str(query_loader) == str(gallery_loader):
+        raise ValueError(
+            "Arguments `query_loader` and `gallery_loader` must be the names or places of two dataloaders, got "
+            f"{query_loader!r} and {gallery_loader!r}"
+        )
+    if "query" not in arguments:
+        raise ValueError("Arguments `query_loader` and `gallery_loader` need a metric whose `update` takes `query`")
+    return {str(query_loader): {"query": True}, str(gallery_loader): {"query": False}}
