@@ -64,9 +64,10 @@ def run(
     sets: tuple[Dataset, Dataset],
     build_metric: Callable[..., Metric],
     batch_size: int = 64,
+    figures: bool = False,
 ) -> None:
     """Measure, train, measure again; then ask one process for the same numbers and compare."""
-    callback = MAPCallback(build_metric())
+    callback = MAPCallback(build_metric(), figures=figures, tables=figures)
     best = ModelCheckpoint(monitor="val/map", mode="max")  # what the callback logs can be monitored
     train = DataLoader(sets[0], batch_size // args.devices, shuffle=True)
     val = DataLoader(sets[1], 64)

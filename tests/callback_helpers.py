@@ -7,6 +7,7 @@ the values depend neither on the batches nor on a model.
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,10 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
 
+TRAIN = DataLoader(range(8), 2)
 _MOST = 40  # samples
 _rng = torch.Generator().manual_seed(0)
 _scores = torch.randint(0, 5, (_MOST, 6), generator=_rng) / 4  # with ties
@@ -106,6 +109,35 @@ KINDS = {
 }
 
 
+class Constant(Metric):
+    """Returns what it is told to; adds in place, as many metrics do."""
+
+    full_state_update = False
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+        self.add_state("seen", torch.zeros(1), dist_reduce_fx="sum")
+
+    def update(self, preds: torch.Tensor) -> None:
+        self.seen[0] += len(preds)
+
+    def compute(self) -> Any:
+        return self.value
+
+
+def loader(n: int, **kwargs: Any) -> DataLoader:
+    return DataLoader(range(n), **{"batch_size": 3, **kwargs})
+
+
+def prefixed(prefix: str, items: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}/{key}": value for key, value in items.items()}
+
+
+def scalars(items: dict[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in items.items() if isinstance(value, float) and value != -1}
+
+
 def model(pl: Any, outputs: Callable[[Tensor], Any]) -> Any:
     """A LightningModule whose steps return ``outputs(batch)``."""
 
@@ -179,8 +211,31 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [torch.load(path) for path in sorted(folder.glob("rank*.pt"))]
 
 
+def agreed(folder: Path) -> dict[str, Any]:
+    """What all ranks recorded: the same values, with the same bits, and nothing said or reduced."""
+    first, *others = records(folder)
+    assert others
+    assert all(other == first for other in others)
+    assert (first["warnings"], first["reduced"]) == ([], 0)
+    return first
+
+
 def wandb_history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows of an offline run. wandb has no reader any more, but the classes of its records.
+    """The logged rows of an offline run that has ended; wandb writes the last of them some time after `finish`."""
+    give_up = time.monotonic() + 30
+    while not (records := _wandb_records(path)) or records[-1].WhichOneof("record_type") != "exit":
+        assert time.monotonic() < give_up, f"{path} has no end"
+        time.sleep(0.1)
+    found = []
+    for record in records:
+        if record.WhichOneof("record_type") == "history":
+            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            found.append({key: json.loads(value) for key, value in row.items()})
+    return found
+
+
+def _wandb_records(path: Path) -> list[Any]:
+    """All records. wandb has no reader any more, but their classes.
 
     The file is a LevelDB log: blocks of 32 KiB, records of checksum (4 bytes), length (2), kind (1; 1 a whole record,
     2, 3, 4 the first, middle and last part of one) and payload.
@@ -196,9 +251,9 @@ def wandb_history(path: Path) -> list[dict[str, Any]]:
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         payload += data[at + 7 : at + 7 + length]
         at += 7 + length
+        if at > len(data):
+            break  # still being written
         if kind in (1, 4):
-            record, payload = Record.FromString(payload), b""
-            if record.WhichOneof("record_type") == "history":
-                row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-                found.append({key: json.loads(value) for key, value in row.items()})
+            found.append(Record.FromString(payload))
+            payload = b""
     return found

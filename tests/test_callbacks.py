@@ -15,15 +15,28 @@ from typing import Any
 import callback_helpers as helpers
 import pytest
 import torch
-from callback_helpers import KINDS, model, ranks, recorder, records, trainer
+from callback_helpers import (
+    KINDS,
+    TRAIN,
+    Constant,
+    agreed,
+    loader,
+    model,
+    prefixed,
+    ranks,
+    recorder,
+    records,
+    scalars,
+    trainer,
+)
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, SubsetRandomSampler
 from torchmetrics import Metric
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
-from map_metrics.callbacks import MAPCallback, _first
+from map_metrics.callbacks import MAPCallback
+from map_metrics.shares import first
 
 PACKAGES = ["lightning.pytorch", "pytorch_lightning"]
-TRAIN = DataLoader(range(8), 2)
 
 pytestmark = [
     # what Lightning says of samplers that repeat is what the callback deals with
@@ -44,18 +57,6 @@ def pl(request: pytest.FixtureRequest) -> Any:
 def lightning() -> Any:
     """One of them, where it makes no difference."""
     return pytest.importorskip("lightning.pytorch")
-
-
-def loader(n: int, **kwargs: Any) -> DataLoader:
-    return DataLoader(range(n), **{"batch_size": 3, **kwargs})
-
-
-def prefixed(prefix: str, items: dict[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}/{key}": value for key, value in items.items()}
-
-
-def scalars(items: dict[str, Any]) -> dict[str, float]:
-    return {key: value for key, value in items.items() if isinstance(value, float) and value != -1}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
@@ -98,23 +99,6 @@ def test_the_sanity_check_is_neither_fed_nor_logged(pl: Any, tmp_path: Path) -> 
     assert during == [({}, 0)]
     assert len(fed) == 4
     assert callback.values == {"val/map": KINDS["matrix"].value(11)["map"]}
-
-
-class Constant(Metric):
-    """Returns what it is told to; adds in place, as many metrics do."""
-
-    full_state_update = False
-
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
-        self.add_state("seen", torch.zeros(1), dist_reduce_fx="sum")
-
-    def update(self, preds: torch.Tensor) -> None:
-        self.seen[0] += len(preds)
-
-    def compute(self) -> Any:
-        return self.value
 
 
 @pytest.mark.parametrize(
@@ -262,7 +246,7 @@ def test_checkpoints_keep_the_best_values(pl: Any, tmp_path: Path) -> None:
     run.save_checkpoint(tmp_path / "x.ckpt")
 
     saved = torch.load(tmp_path / "x.ckpt", weights_only=True)["callbacks"]
-    assert saved == {c.state_key: {"best": c.best} for c in first}
+    assert saved == {c.state_key: {"best": c.best, "history": c.history} for c in first}
     assert "two" in first[1].state_key
 
     again = trainer(pl, tmp_path, second, max_epochs=2)
@@ -271,6 +255,7 @@ def test_checkpoints_keep_the_best_values(pl: Any, tmp_path: Path) -> None:
     two = KINDS["matrix"].value(2)["map"], KINDS["matrix"].value(11)["map"]
     assert second[0].values == {"val/map": two[0]}
     assert second[0].best == {"val/map": max(two)}
+    assert second[0].history == {"val/map": [(3, two[1]), (7, two[0])]}
 
 
 def test_a_fresh_callback_can_be_pickled() -> None:
@@ -367,15 +352,6 @@ def test_hooks_take_the_index_and_log_is_left_to_lightning() -> None:
 # --- two ranks --------------------------------------------------------------------------------------------------------
 
 
-def agreed(folder: Path) -> dict[str, Any]:
-    """What all ranks recorded: the same values, with the same bits, and nothing said or reduced."""
-    first, *others = records(folder)
-    assert others
-    assert all(other == first for other in others)
-    assert (first["warnings"], first["reduced"]) == ([], 0)
-    return first
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "count"), [(1, 2), (2, 2), (3, 2), (11, 2), (11, 3)])
 def test_ranks_equal_one_process(lightning: Any, tmp_path: Path, kind: str, n: int, count: int) -> None:
@@ -458,7 +434,7 @@ def test_every_argument_with_an_entry_per_sample_is_cut() -> None:
         "e": {1: 1, 2: 2, 3: 3},
         "f": None,
     }
-    kept = _first(given, 2)
+    kept = first(given, 2)
     assert (kept["a"].tolist(), kept["b"]) == ([[0, 1], [2, 3]], [1, 2])
     assert all(kept[name] is given[name] for name in "cdef")
 
@@ -509,7 +485,8 @@ def test_fit_on_two_ranks_with_monitors(pl: Any, tmp_path: Path) -> None:
     assert agreed(tmp_path)["metrics"] == scalars(whole)
     assert run.current_epoch < 5
     best = torch.load(save.best_model_path, weights_only=True)["callbacks"]
-    assert best["MAPCallback{'name': None}"] == {"best": scalars(whole)}
+    history = {key: [(1, value)] for key, value in scalars(whole).items()}  # two batches on each rank
+    assert best["MAPCallback{'name': None}"] == {"best": scalars(whole), "history": history}
 
 
 # --- the loggers, read back -------------------------------------------------------------------------------------------

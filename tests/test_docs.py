@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import map_metrics
-from map_metrics import functional, presets, readers
+from map_metrics import functional, loggers, plots, presets, readers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -219,14 +219,16 @@ def test_every_public_name_stands_on_an_api_page(site):
     names += [f"map_metrics.presets.{name}" for name in vars(presets) if name.isupper()]
     names += [f"map_metrics.readers.{name}" for name in readers.__all__]
     names += ["map_metrics.callbacks.MAPCallback", "map_metrics.results.RetrievalResult"]
-    assert len(names) > 15
+    names += [f"map_metrics.plots.{name}" for name in vars(plots) if name.startswith("plot_") or name == "curves"]
+    names += [f"map_metrics.loggers.{name}" for name in vars(loggers) if name.startswith("log_") or name == "render"]
+    assert len(names) > 24
     assert not [name for name in names if not place.get(name, "").startswith("api/")]
 
 
 def test_docstrings_leave_no_markup(site):
     """Roles of Sphinx become links or code, and examples are code, not quotations."""
     pages = [page.read_text() for page in site.glob("api/*.html")]
-    assert len(pages) == 9
+    assert len(pages) == 11
     for text in pages:
         assert not re.search(r":(class|func|meth|attr|data|mod):", text)
         assert "``" not in text

@@ -61,3 +61,29 @@ def test_module_style(tmp_path: Path) -> None:
     for name, key in (("module_retrieval", "val/map"), ("module_detection", "map")):
         (pair,) = re.findall(rf"^{name}: {key} (\S+) before training, (\S+) after$", printed, re.MULTILINE)
         assert float(pair[0]) <= float(pair[1]) <= 1
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_fabric(tmp_path: Path, devices: int) -> None:
+    printed = run(tmp_path, "fabric_digits.py", "--devices", str(devices))
+    ((before, after),) = re.findall(r"^fabric: val/map (\S+) before training, (\S+) after$", printed, re.MULTILINE)
+    assert float(before) < float(after) <= 1
+    with (tmp_path / "csv/fabric/version_0/metrics.csv").open() as file:
+        logged = [float(row["val/map"]) for row in csv.DictReader(file)]
+    assert [f"{value:.4f}" for value in logged] == [before, after]
+    assert float(before) == pytest.approx(0.286, abs=5e-3)  # on untrained weights, whatever the ranks
+    assert len(list(tmp_path.glob("csv/fabric/version_0/val/*_step*.png"))) == 6
+    assert list(tmp_path.glob("fabric/version_0/events.out.tfevents.*"))
+
+
+def test_plain_loop(tmp_path: Path) -> None:
+    printed = run(tmp_path, "plain_loop.py")
+    (pair,) = re.findall(r"^plain: test/map (\S+) before training, (\S+) after;", printed, re.MULTILINE)
+    assert float(pair[0]) < float(pair[1]) <= 1
+    with (tmp_path / "plain/scalars.csv").open() as file:
+        logged = [row["value"] for row in csv.DictReader(file) if row["key"] == "test/map"]
+    assert tuple(f"{float(value):.4f}" for value in logged) == pair
+    names = ["ap_per_query_step{}.png", "pr_curve_step{}.png", "worst_queries_step{}.csv"]
+    assert sorted(path.name for path in tmp_path.glob("plain/test/*")) == sorted(
+        n.format(i) for n in names for i in "01"
+    )

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DistributedSampler
 from torchmetrics import Metric
+
+from map_metrics import views
+from map_metrics.conventions import flag
+from map_metrics.loggers import log_figure, log_table, render
+from map_metrics.rows import RowMetric
+from map_metrics.shares import Place, Share, State, first, has_ids, length, named_loaders, roles
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback as _Callback
@@ -41,87 +45,6 @@ else:
     _Callback = type("_Callback", _callback_classes(), {})
 
 Feed = Callable[[Any, Any, int], "Mapping[str, Any] | None"]
-
-# --- which samples count ---------------------------------------------------------------------------------------------
-
-
-class _Share:
-    """Which samples of one loader are this rank's own: the position rule.
-
-    A DistributedSampler deals its samples in turn to the ranks and, where they do not divide evenly, repeats the first
-    ones at the very end. So the first ``len(range(rank, number of samples, ranks))`` samples of a rank's loader are its
-    own, shuffled or not, and the rest is padding.
-
-    Attributes:
-        note: why samples may count more than once; empty where they do not.
-    """
-
-    def __init__(self, loader: Any, world_size: int) -> None:
-        self.note = ""
-        self._own = sys.maxsize  # samples of this rank without the padding
-        self._dealt: int | None = None  # and with it; None where there is none
-        self._seen = 0
-        batches = getattr(loader, "batch_sampler", None)
-        self._batch_size = batches.batch_size if type(batches) is BatchSampler else None  # others may vary
-        # a DataLoader with a batch sampler of the user's has an unused default in `sampler`
-        sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            self._deal(sampler)
-        elif world_size > 1:
-            source = type(getattr(loader, "dataset", loader)).__name__
-            self.note = f"the loader of {source} has no DistributedSampler: every rank may see the same samples"
-
-    def _deal(self, sampler: DistributedSampler[Any]) -> None:
-        size, ranks = len(sampler.dataset), sampler.num_replicas  # type: ignore[arg-type]
-        inner: Any = getattr(sampler.dataset, "_sampler", None)  # Lightning wraps a sampler of the user's
-        if ranks > 1 and hasattr(inner, "generator") and inner.generator is None:
-            self.note = f"{type(inner).__name__} without a seeded `generator` draws another order on every rank"
-        elif len(sampler) * ranks > size:  # not with drop_last, which leaves out instead of repeating
-            self._own, self._dealt = len(range(sampler.rank, size, ranks)), len(sampler)
-
-    def take(self, size: int | None) -> int:
-        """How many of the next batch's ``size`` samples count: the first ones. A skipped batch has size None."""
-        if self._dealt is not None:
-            expected = size if self._batch_size is None else min(self._batch_size, self._dealt - self._seen)
-            size = expected if size is None else size
-            if size is None or size != expected:
-                self._lose(size, expected)
-        start, self._seen = self._seen, self._seen + (size or 0)
-        return max(0, min(size or 0, self._own - start))
-
-    def _lose(self, size: int | None, expected: int | None) -> None:
-        """Leave nothing out from here on: where we are in the loader is not known."""
-        self._own, self._dealt = sys.maxsize, None
-        cause = "a batch of unknown size was skipped"
-        if size is not None:
-            cause = f"the update's first argument has {size} entries for a batch of {expected} samples"
-        self.note = f"{cause}, so that the samples which DistributedSampler repeats cannot be told"
-
-
-def _length(value: Any) -> int:
-    """Number of entries; 0 for what has none (the metric's own check will refuse it)."""
-    try:
-        return len(value)
-    except TypeError:
-        return 0
-
-
-def _first(arguments: dict[str, Any], count: int) -> dict[str, Any]:
-    """The first entries of every argument that has one per sample."""
-    size = _length(next(iter(arguments.values())))
-    return {
-        name: value[:count] if isinstance(value, (Tensor, list, tuple)) and _length(value) == size else value
-        for name, value in arguments.items()
-    }
-
-
-def _has_ids(arguments: dict[str, Any]) -> bool:
-    """Whether every sample has an id: the metric itself then counts it once."""
-    target = arguments.get("target")
-    if isinstance(target, (list, tuple)):
-        return all(isinstance(image, Mapping) and "image_id" in image for image in target)
-    return arguments.get("ids") is not None
-
 
 # --- what is logged --------------------------------------------------------------------------------------------------
 
@@ -150,43 +73,6 @@ class _Logged(Metric):
         return self.value
 
 
-def _plain(value: Any) -> Any:
-    """A float where the value is one number; vectors and tables as they are."""
-    return value.item() if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point() else value
-
-
-def _defined(value: Any) -> bool:
-    """Whether this is a number to log: NaN, and -1 in these metrics, say that there was nothing to measure."""
-    return isinstance(value, float) and value != -1 and not math.isnan(value)
-
-
-def _named_loaders(loaders: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The loaders in a (nested) list or dict, in Lightning's order, named by their keys or places."""
-    if not isinstance(loaders, (list, tuple, Mapping)):
-        yield name, loaders
-        return
-    for key, loader in loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders):
-        yield from _named_loaders(loader, f"{name}/{key}")
-
-
-class _State:
-    """One loader of a running stage: the metric it feeds, and where in the loader we are."""
-
-    def __init__(self, prefix: str, metric: Metric, share: _Share) -> None:
-        self.prefix, self.metric, self.share = prefix, metric, share
-        self.fed = False
-
-    def results(self) -> dict[str, Any]:
-        """Key -> value, over all ranks; one collective call."""
-        if not self.share.note and hasattr(self.metric, "distinct_samples"):
-            self.metric.distinct_samples = True  # nothing is repeated: the metric need not warn of it
-        with warnings.catch_warnings():  # a rank whose every sample was padding has nothing to add
-            warnings.filterwarnings("ignore", message="The ``compute`` method of metric .* was called before")
-            value = self.metric.compute()
-        items = value if isinstance(value, Mapping) else {"map": value}
-        return {f"{self.prefix}/{key}": _plain(item) for key, item in items.items()}
-
-
 class MAPCallback(_Callback):
     """Measures a metric over every validation and test, and logs it: ``val/map``, ``test/map``.
 
@@ -203,6 +89,9 @@ class MAPCallback(_Callback):
     returns a scalar is ``map``. Scalars are logged, in `on_validation_epoch_end` and `on_test_epoch_end`, so that
     ModelCheckpoint and EarlyStopping can monitor them; vectors, NaN and -1 (nothing to measure) are not.
 
+    Figures and tables go to every logger of the Trainer, at the step of the scalars, from rank 0: see
+    :mod:`map_metrics.loggers`. One that fails is a warning with its cause, and training goes on.
+
     Args:
         metric: a metric of this package, or any ``torchmetrics.Metric`` whose `update` names its arguments; it is
             cloned.
@@ -211,11 +100,21 @@ class MAPCallback(_Callback):
             to leave a batch out. By default ``outputs`` itself, what `validation_step` or `test_step` returned, is that
             dict. More keys than the arguments are ignored. The first argument holds one entry per sample of the batch.
         prog_bar: whether the progress bar shows ``map`` (or the first key, of a metric that has no such key).
+        extra: names of scalars to log beside the value: ``"chance"``, the value of a random order; ``"precision@5"``
+            and ``"recall@10"``, for any cut-off; of hashing ``"precision_within@2"``, for any Hamming radius; of
+            detection ``"classes"``, the AP of each class as ``ap/{its name}``.
+        figures: whether to log pictures: ``pr_curve``; of detection ``ap_per_class``; of the others ``ap_per_query``,
+            and of hashing ``hamming_radius``. Needs matplotlib.
+        tables: whether to log tables: of detection ``classes``, of the others ``worst_queries``.
+        query_loader: of a hashing or embedding metric, the dataloader whose samples are the queries: its key in the
+            dict of loaders, or its place in the list. The step then returns no ``query``, and keys name no loader.
+        gallery_loader: the one whose samples are the gallery. Other loaders are left to other callbacks.
 
     Attributes:
         values: key -> result of the last stage, a float, or a tensor where it is no scalar; undefined ones (-1) as
             well.
         best: key -> best value logged so far; kept in checkpoints.
+        history: key -> (step, value) of every stage in which it was logged; kept in checkpoints.
 
     Raises:
         ValueError: if an argument is not as said; if a step returns something else than such a dict; in `setup` if two
@@ -229,7 +128,17 @@ class MAPCallback(_Callback):
     """
 
     def __init__(
-        self, metric: Metric, *, name: str | None = None, feed: Feed | None = None, prog_bar: bool = True
+        self,
+        metric: Metric,
+        *,
+        name: str | None = None,
+        feed: Feed | None = None,
+        prog_bar: bool = True,
+        extra: Sequence[str] = (),
+        figures: bool = False,
+        tables: bool = False,
+        query_loader: str | int | None = None,
+        gallery_loader: str | int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(metric, Metric):
@@ -243,13 +152,25 @@ class MAPCallback(_Callback):
         if not parameters:
             raise ValueError(f"Argument `metric` must name the arguments of its `update`, got {type(metric).__name__}")
         self.metric, self.name, self.feed, self.prog_bar = metric, name, feed, prog_bar
+        self.extra, self.figures, self.tables = (
+            views.check_extra(extra, metric),
+            flag("figures", figures),
+            flag("tables", tables),
+        )
+        if (figures or tables) and not isinstance(metric, RowMetric):
+            raise ValueError(f"Arguments `figures` and `tables` need a metric of this package, got {metric}")
         self.values: dict[str, Any] = {}
         self.best: dict[str, float] = {}
+        self.history: dict[str, list[tuple[int, float]]] = {}
+        self._fixed = roles(query_loader, gallery_loader, [p.name for p in parameters])
         self._accepted = [p.name for p in parameters]
-        self._required = [p.name for p in parameters if p.default is p.empty]
+        self._required = [
+            p.name for p in parameters if p.default is p.empty and not (self._fixed and p.name == "query")
+        ]
         self._clones: dict[str, Metric] = {}
-        self._states: list[_State] = []
-        self._warned = self._set_up = False
+        self._places: list[Place | None] = []  # one per loader; None: another callback's
+        self._said: set[str] = set()
+        self._set_up = False
 
     # --- hooks: thin, the work is below ---
 
@@ -300,12 +221,13 @@ class MAPCallback(_Callback):
         return self._generate_state_key(name=self.name) if self._set_up else f"{type(self).__qualname__}:{id(self)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """The best values: plain Python, which ``torch.load(weights_only=True)`` takes."""
-        return {"best": dict(self.best)}
+        """The best values and the history: plain Python, which ``torch.load(weights_only=True)`` takes."""
+        return {"best": dict(self.best), "history": {key: list(rows) for key, rows in self.history.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best values."""
+        """Take over the best values and the history."""
         self.best = dict(state_dict["best"])
+        self.history = {key: list(rows) for key, rows in state_dict["history"].items()}
 
     # --- a stage ---
 
@@ -315,39 +237,56 @@ class MAPCallback(_Callback):
         # trainer.val_dataloaders names the loaders of a fit also in a later trainer.validate(dataloaders=...)
         combined = trainer._evaluation_loop._combined_loader
         sequential = combined._mode == "sequential"  # in the other modes one batch holds a batch of each loader
-        loaders = list(_named_loaders(combined.iterables)) if sequential else [("", combined)]
+        loaders = list(named_loaders(combined.iterables)) if sequential else [("", combined)]
         start = stage if self.name is None else f"{stage}/{self.name}"
-        self._states = []
+        names = [name.removeprefix("/") for name, _ in loaders]
+        if not self._fixed.keys() <= set(names):
+            raise ValueError(
+                f"Arguments `query_loader` and `gallery_loader` must name dataloaders, got {list(self._fixed)}; "
+                f"those of {stage} are {names}"
+            )
+        states: dict[str, State] = {}
+        self._places = []
         with torch.inference_mode(False):  # a state made inside could not be updated in a later fit
-            for name, loader in loaders:
-                prefix = start + (name if len(loaders) > 1 else "")
-                if prefix not in self._clones:
-                    self._clones[prefix] = self.metric.clone()
-                metric = self._clones[prefix].to(pl_module.device)
-                metric.reset()
-                if hasattr(metric, "distinct_samples"):
-                    metric.distinct_samples = self.metric.distinct_samples
-                self._states.append(_State(prefix, metric, _Share(loader, trainer.world_size)))
+            for name, (_, loader) in zip(names, loaders, strict=True):
+                if self._fixed and name not in self._fixed:
+                    self._places.append(None)
+                    continue
+                prefix = f"{start}/{name}" if len(loaders) > 1 and not self._fixed else start
+                if prefix not in states:
+                    states[prefix] = State(prefix, self._clone(prefix, pl_module.device))
+                share = Share(loader, trainer.world_size)
+                states[prefix].shares.append(share)
+                self._places.append(Place(states[prefix], share, self._fixed.get(name, {})))
+
+    def _clone(self, prefix: str, device: torch.device) -> Metric:
+        """The metric of this prefix, empty."""
+        if prefix not in self._clones:
+            self._clones[prefix] = self.metric.clone()
+        metric = self._clones[prefix].to(device)
+        metric.reset()
+        if hasattr(metric, "distinct_samples"):
+            metric.distinct_samples = self.metric.distinct_samples
+        return metric
 
     def _update(self, trainer: Any, step: str, outputs: Any, batch: Any, dataloader_idx: int) -> None:
-        if trainer.sanity_checking:
+        if trainer.sanity_checking or (place := self._places[dataloader_idx]) is None:
             return
-        state = self._states[dataloader_idx]
         given = outputs if self.feed is None else self.feed(outputs, batch, dataloader_idx)
         if given is None and self.feed is not None:
-            state.share.take(None)
+            place.share.take(None)
             return
         arguments = self._arguments(given, step if self.feed is None else "feed")
-        size = _length(next(iter(arguments.values())))
-        count = state.share.take(size)
-        if not _has_ids(arguments):
-            self._warn(trainer, state)
+        size = length(next(iter(arguments.values())))
+        count = place.share.take(size)
+        if not has_ids(arguments):
+            self._warn_of_repeats(trainer, place)
             if count < size:
-                arguments = _first(arguments, count)
+                arguments = first(arguments, count)
             if count == 0 < size:
                 return
-        state.metric.update(**arguments)
-        state.fed = True
+        place.state.metric.update(**{**arguments, **place.fixed})
+        place.state.fed = True
 
     def _arguments(self, given: Any, source: str) -> dict[str, Any]:
         """The arguments of the metric's `update` among what the step or the feed returned."""
@@ -361,14 +300,14 @@ class MAPCallback(_Callback):
             )
         return {name: given[name] for name in self._accepted if name in given}
 
-    def _warn(self, trainer: Any, state: _State) -> None:
+    def _warn_of_repeats(self, trainer: Any, place: Place) -> None:
         """Say once, on rank 0, that samples without ids may count twice."""
-        known = not state.share.note or getattr(self.metric, "distinct_samples", False)
-        if known or self._warned or not trainer.is_global_zero:
+        known = not place.share.note or getattr(self.metric, "distinct_samples", False)
+        if known or "repeats" in self._said or not trainer.is_global_zero:
             return
-        self._warned = True
+        self._said.add("repeats")
         warnings.warn(
-            f"MAPCallback, {state.prefix}: {state.share.note}. Samples may count more than once. Pass `ids` "
+            f"MAPCallback, {place.state.prefix}: {place.share.note}. Samples may count more than once. Pass `ids` "
             "(detection: `image_id` in every target) and the metric counts each once",
             UserWarning,
             stacklevel=2,
@@ -377,22 +316,71 @@ class MAPCallback(_Callback):
     def _finish(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        self.values, shown = {}, set()
-        for state in self._states:  # in this order on every rank, at once: a lazy compute could run on rank 0 alone
+        states = dict.fromkeys(place.state for place in self._places if place is not None)
+        self.values, self._places = {}, []
+        shown, results = set(), {}
+        for state in states:  # in this order on every rank, at once: a lazy compute could run on rank 0 alone
             # a loader that the feed skips everywhere has no value; the ranks must agree on it
             if self.feed is None or trainer.strategy.reduce_boolean_decision(state.fed, all=False):
-                results = state.results()
-                self.values.update(results)
-                shown.add(f"{state.prefix}/map" if f"{state.prefix}/map" in results else next(iter(results), ""))
+                values, results[state.prefix] = self._evaluate(state)
+                self.values.update(values)
+                shown.add(f"{state.prefix}/map" if f"{state.prefix}/map" in values else next(iter(values), ""))
             with torch.inference_mode(False):
                 state.metric.reset()  # the rows are not needed any more
-        self._states = []
+        self._log_values(pl_module, shown, step := trainer.fit_loop.epoch_loop._batches_that_stepped)
+        if trainer.is_global_zero and trainer.loggers:
+            for prefix, result in results.items():
+                self._illustrate(trainer.loggers, prefix, result, step)
+
+    def _evaluate(self, state: State) -> tuple[dict[str, Any], Any]:
+        """Key -> value, and what stands behind it where that is asked for: then the value comes from there as well."""
+        if not (self.extra or self.figures or self.tables):
+            result, found = None, views.named(state.compute())
+        else:
+            result = state.result()
+            found = views.numbers(result, self.extra)
+        return {f"{state.prefix}/{key}": value for key, value in found.items()}, result
+
+    def _log_values(self, pl_module: Any, shown: set[str], step: int) -> None:
         better = min if self.metric.higher_is_better is False else max
         for key, value in self.values.items():
-            if not _defined(value):
+            if not views.defined(value):
                 continue
             shows = self.prog_bar and key in shown
             self.best[key] = better(value, self.best.get(key, value))
+            self.history.setdefault(key, []).append((step, value))
             pl_module.log(
                 key, _Logged(value), prog_bar=shows, add_dataloader_idx=False, metric_attribute=self.state_key
             )
+
+    # --- figures and tables, on rank 0 ---
+
+    def _illustrate(self, loggers: list[Any], prefix: str, result: Any, step: int) -> None:
+        """To every logger, at the step at which Lightning logs the scalars."""
+        for picture in self._survivors(f"{prefix}: figures", lambda: views.pictures(result) if self.figures else ()):
+            key = f"{prefix}/{picture.name}"
+            with self._warning_instead(key):
+                png = render(picture.draw()[0])  # once: drawing takes longer than logging
+                for logger in loggers:
+                    with self._warning_instead(f"{key} to {type(logger).__name__}"):
+                        log_figure(logger, key, png, step, picture.curves)
+        for table in self._survivors(f"{prefix}: tables", lambda: views.tables(result) if self.tables else ()):
+            key = f"{prefix}/{table.name}"
+            for logger in loggers:
+                with self._warning_instead(f"{key} to {type(logger).__name__}"):
+                    log_table(logger, key, table.columns, table.rows, step)
+
+    def _survivors(self, what: str, items: Callable[[], Any]) -> Iterator[Any]:
+        with self._warning_instead(what):
+            yield from list(items())
+
+    @contextmanager
+    def _warning_instead(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong in a drawing must not end a training: say so, once for each cause."""
+        try:
+            yield
+        except Exception as error:
+            cause = f"MAPCallback could not log {what}: {type(error).__name__}: {error}"
+            if cause not in self._said:
+                self._said.add(cause)
+                warnings.warn(cause, UserWarning, stacklevel=2)

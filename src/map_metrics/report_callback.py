@@ -12,23 +12,12 @@ from urllib.parse import quote
 
 from torchmetrics import Metric
 
-from map_metrics.callbacks import MAPCallback, _State
+from map_metrics import views
+from map_metrics.callbacks import MAPCallback
 from map_metrics.report import to_html
 from map_metrics.report_page import plain, write_atomically
 from map_metrics.rows import RowMetric
-
-
-class _Reported(_State):
-    """A loader whose result is kept beside its numbers."""
-
-    result: Any = None
-
-    def results(self) -> dict[str, Any]:
-        """As there; one more collective call."""
-        values = super().results()
-        metric: Any = self.metric
-        self.result = metric.result()
-        return values
+from map_metrics.shares import State
 
 
 class MAPReport(MAPCallback):
@@ -39,8 +28,7 @@ class MAPReport(MAPCallback):
     types of overlap one folder deeper for each. Each validation replaces the page of the one before. The page is that
     of :func:`map_metrics.report.to_html`; the JSON is the result's ``to_dict()``, with null for infinities and NaN.
 
-    A file that cannot be written is a warning, not an error. The sanity check and ``fast_dev_run`` write nothing. The
-    metric is evaluated twice: for its numbers and for the result.
+    A file that cannot be written is a warning, not an error. The sanity check and ``fast_dev_run`` write nothing.
 
     Args:
         metric: a metric of this package; it is cloned.
@@ -68,24 +56,27 @@ class MAPReport(MAPCallback):
         self.dirpath = dirpath
         self.pages: dict[str, Path] = {}
 
-    def _start(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        super()._start(trainer, pl_module, stage)
-        self._states = [_Reported(state.prefix, state.metric, state.share) for state in self._states]
+    def _evaluate(self, state: State) -> tuple[dict[str, Any], Any]:
+        """As there, from the result, which is kept."""
+        result = self._found[state.prefix] = state.result()
+        numbers = views.numbers(result, self.extra)
+        return {f"{state.prefix}/{key}": value for key, value in numbers.items()}, result
 
     def _finish(self, trainer: Any, pl_module: Any) -> None:
-        states = self._states
+        self._found: dict[str, Any] = {}
         super()._finish(trainer, pl_module)
         if trainer.sanity_checking or trainer.fast_dev_run:
             return
         root = self._root(trainer)
-        for state in states:
-            if isinstance(state, _Reported) and state.result is not None and trainer.is_global_zero:
+        for prefix, result in self._found.items():
+            if trainer.is_global_zero:
                 try:
-                    self._write(state, root, f"{state.prefix}, step {trainer.global_step}")
+                    self._write(prefix, result, root, f"{prefix}, step {trainer.global_step}")
                 except Exception as error:  # a full disk must not end a training
                     cause = f"{type(error).__name__}: {error}"
-                    message = f"MAPReport could not write the report of {state.prefix} into {root}: {cause}"
+                    message = f"MAPReport could not write the report of {prefix} into {root}: {cause}"
                     warnings.warn(message, UserWarning, stacklevel=2)
+        self._found = {}
 
     def _root(self, trainer: Any) -> str:
         if self.dirpath is not None:
@@ -93,12 +84,12 @@ class MAPReport(MAPCallback):
         logs = trainer.log_dir  # a collective call: on every rank
         return str(Path(logs or trainer.default_root_dir) / "reports") if "://" not in str(logs) else str(logs)
 
-    def _write(self, state: _Reported, root: str, title: str) -> None:
+    def _write(self, name: str, found: Any, root: str, title: str) -> None:
         if "://" in root:
             raise ValueError("not a local folder; pass `dirpath=`")
-        results = state.result if isinstance(state.result, Mapping) else {"": state.result}
+        results = found if isinstance(found, Mapping) else {"": found}
         for iou_type, result in results.items():
-            prefix = f"{state.prefix}/{iou_type}".rstrip("/")
+            prefix = f"{name}/{iou_type}".rstrip("/")
             folder = Path(root, *map(_folder, filter(None, prefix.split("/"))))
             folder.mkdir(parents=True, exist_ok=True)
             to_html(result, folder / "report.html", title=title if not iou_type else f"{title}, {iou_type}")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from map_metrics import plots
 from map_metrics.average_precision import (
     Groups,
     chance_groups,
@@ -249,6 +250,14 @@ class RetrievalResult:
     @property
     def _first_ap(self) -> Tensor:
         return self.ap if self.ap.ndim == 1 else self.ap[:, 0]
+
+    def plot_curve(self, ax: Any = None) -> Any:
+        """The mean precision at each recall: figure and axes of :func:`map_metrics.plots.plot_curve`."""
+        return plots.plot_curve(self, ax=ax)
+
+    def plot_per_query(self, ax: Any = None) -> Any:
+        """How many queries have which AP: figure and axes of :func:`map_metrics.plots.plot_per_query`."""
+        return plots.plot_per_query(self, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values: headline numbers, conventions, and one row per query."""

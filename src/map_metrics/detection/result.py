@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from map_metrics import plots
 from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.detection.bootstrap import Interval, bootstrap
 from map_metrics.detection.confusion import confusion_matrix
@@ -424,6 +425,14 @@ class DetectionResult:
             "conflicts": f"{self.num_conflicts} images repeat an image_id with another content; of each id one copy is "
             "kept (the smallest, the same on any number of ranks)."
         }
+
+    def plot_curve(self, label: int | None = None, ax: Any = None) -> Any:
+        """The mean precision at each recall, or of one class: see :func:`map_metrics.plots.plot_curve`."""
+        return plots.plot_curve(self, label, ax)
+
+    def plot_per_class(self, n: int = 20, ax: Any = None) -> Any:
+        """A bar for the AP of each class: figure and axes of :func:`map_metrics.plots.plot_per_class`."""
+        return plots.plot_per_class(self, n, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the tables as plain Python values."""
