@@ -219,6 +219,7 @@ def test_every_public_name_stands_on_an_api_page(site):
     names += [f"map_metrics.presets.{name}" for name in vars(presets) if name.isupper()]
     names += [f"map_metrics.readers.{name}" for name in readers.__all__]
     names += ["map_metrics.callbacks.MAPCallback", "map_metrics.results.RetrievalResult"]
+    names += ["map_metrics.report.to_html", "map_metrics.report_callback.MAPReport"]
     names += [f"map_metrics.plots.{name}" for name in vars(plots) if name.startswith("plot_") or name == "curves"]
     names += [f"map_metrics.loggers.{name}" for name in vars(loggers) if name.startswith("log_") or name == "render"]
     assert len(names) > 24

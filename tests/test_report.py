@@ -334,6 +334,12 @@ def test_names_stay_text(made):
     assert "<" not in raw  # neither </script> nor <!-- can stand in the data
 
 
+def test_text_is_escaped_where_it_enters_an_element():
+    inner = report_page.tag("i", "<&")
+    assert report_page.tag("b", inner, "<", class_='"<', id=None) == '<b class="&quot;&lt;"><i>&lt;&amp;</i>&lt;</b>'
+    assert report_page.tag("link", href="a'b") == '<link href="a&#x27;b">'
+
+
 def test_titles_functions_and_groups_stay_text(tmp_path, made):
     def mean(ap):
         return ap.mean()
@@ -599,6 +605,12 @@ def test_names_sort_by_the_numbers_in_them(tab, made):
     spaced = [int(name.split()[1]) for name in names if " " in name]
     assert spaced == sorted(spaced)
     assert names.index("class9") < names.index("class10")
+
+
+def test_a_long_title_breaks(tab, tmp_path):
+    page = Made(one_query(), tmp_path / "page.html", title="x" * 300)
+    tab.open(page.path, 400)
+    assert tab.value("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_hostile_names_are_shown_and_not_run(tab, made):
