@@ -407,7 +407,7 @@ class RetrievalMAP(RowMetric):
             if len(self.table("known")):
                 raise ValueError("to_trec cannot state `num_relevant`: judgments name every relevant document")
             items = self.table("items")
-            if self.is_first_rank:
+            if self._is_first_rank():
                 write_trec(run, qrels, items)
 
         self._gathered(write)

@@ -187,8 +187,7 @@ class RowMetric(Metric):
         ):
             return self._guarded(call)()
 
-    @property
-    def is_first_rank(self) -> bool:
+    def _is_first_rank(self) -> bool:
         """Whether this is the first rank, or the only one."""
         return not torch.distributed.is_initialized() or torch.distributed.get_rank(self.process_group) == 0
 
@@ -219,7 +218,7 @@ class RowMetric(Metric):
 
         def write() -> None:
             tables = {name: self.table(name) for name in self._tables}
-            if self.is_first_rank:
+            if self._is_first_rank():
                 write_state(path, Header(type(self).__name__, plain(self._arguments), dict(note or {})), tables)
 
         self._gathered(write)

@@ -358,7 +358,7 @@ class DetectionMAP(RowMetric):
 
         def write() -> None:
             state = {name: self.table(name) for name in tables(self.options.iou_types)}
-            if self.is_first_rank:
+            if self._is_first_rank():
                 write_coco(folder, distinct_images(state), self.options.class_names)
 
         self._gathered(write)
