@@ -65,7 +65,7 @@ class MAPReport(MAPCallback):
     def _finish(self, trainer: Any, pl_module: Any) -> None:
         self._found: dict[str, Any] = {}
         super()._finish(trainer, pl_module)
-        if trainer.fast_dev_run or not states:  # as in the sanity check
+        if trainer.sanity_checking or trainer.fast_dev_run:
             return
         root = self._root(trainer)
         for prefix, result in self._found.items():
