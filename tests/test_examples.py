@@ -51,6 +51,8 @@ def test_example(tmp_path: Path, name: str, devices: int, arguments: list[str]) 
         logged = [row["val/map"] for row in csv.DictReader(file) if row["val/map"]]
     assert logged[-1] == value  # the file holds every digit
     assert len(logged) == 3  # before, once during, and after training
+    drawn = {path.name.partition("_step")[0] for path in tmp_path.glob(f"csv/{name}/version_0/val/*.png")}
+    assert drawn == ({"ap_per_query", "hamming_radius", "pr_curve"} if name == "hashing" else set())
     for path in tmp_path.glob("wandb/offline-run-*/*.wandb"):
         assert [row["val/map"] for row in wandb_history(path) if "val/map" in row][-1] == float(value)
     assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == arguments.count("--wandb")
@@ -63,15 +65,14 @@ def test_module_style(tmp_path: Path) -> None:
         assert float(pair[0]) <= float(pair[1]) <= 1
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_fabric(tmp_path: Path, devices: int) -> None:
-    printed = run(tmp_path, "fabric_digits.py", "--devices", str(devices))
+def test_fabric(tmp_path: Path) -> None:
+    printed = run(tmp_path, "fabric_digits.py", "--devices", "2")
     ((before, after),) = re.findall(r"^fabric: val/map (\S+) before training, (\S+) after$", printed, re.MULTILINE)
     assert float(before) < float(after) <= 1
     with (tmp_path / "csv/fabric/version_0/metrics.csv").open() as file:
         logged = [float(row["val/map"]) for row in csv.DictReader(file)]
     assert [f"{value:.4f}" for value in logged] == [before, after]
-    assert float(before) == pytest.approx(0.286, abs=5e-3)  # on untrained weights, whatever the ranks
+    assert float(before) == pytest.approx(0.286, abs=5e-3)  # on untrained weights
     assert len(list(tmp_path.glob("csv/fabric/version_0/val/*_step*.png"))) == 6
     assert list(tmp_path.glob("fabric/version_0/events.out.tfevents.*"))
 

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from map_metrics.views import Curves, Result, defined, numbers, pictures, tables
+from map_metrics.plots import Curves
+from map_metrics.views import Result, defined, numbers, pictures, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

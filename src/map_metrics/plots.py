@@ -9,6 +9,7 @@ No figure is known to ``matplotlib.pyplot``, so none is kept open, and none need
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from map_metrics.detection.result import DetectionResult
     from map_metrics.results import RetrievalResult
+
+Curves = Mapping[str, tuple[Tensor, Tensor]]
 
 # Okabe and Ito's colours, told apart by the colour-blind too; lines differ in their dashes as well.
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#8A8A8A", "#1A1A1A"
@@ -111,7 +114,12 @@ def plot_curve(
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('recall', 'precision (interpolated)')
     """
-    lines, ranked = curves(result, label), not _is_detection(result)
+    return draw_lines(result, curves(result, label), label, ax)
+
+
+def draw_lines(result: Any, lines: Curves, label: int | None = None, ax: Axes | None = None) -> tuple[Figure, Axes]:
+    """:func:`plot_curve` of lines that are known: those of many queries take a second."""
+    ranked = not _is_detection(result)
     figure, ax = _axes(ax, 5.6, 4.4)
     for (color, dashes, width), (name, (recall, precision)) in zip(_LINES, lines.items(), strict=False):
         shown = None if ranked else f"{name}: AP {float(precision.mean()):.3f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Result = RetrievalResult | DetectionResult | Mapping[str, DetectionResult]
-Curves = Mapping[str, tuple[Tensor, Tensor]]
 
 _RANKED: dict[str, Callable[[RetrievalResult, int], Tensor]] = {
     "precision": RetrievalResult.precision_at,
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
 
     name: str
     draw: Callable[[], tuple[Figure, Any]]
-    curves: Curves | None = None
+    curves: plots.Curves | None = None
 
 
 class Table(NamedTuple):
@@ -117,7 +117,7 @@ def pictures(result: Result) -> Iterator[Picture]:
     for prefix, part in _parts(result):
         lines = plots.curves(part)
         if lines:
-            yield Picture(f"{prefix}pr_curve", part.plot_curve, lines | _class_curves(part))
+            yield Picture(f"{prefix}pr_curve", partial(plots.draw_lines, part, lines), lines | _class_curves(part))
         if any(row["ap"] > -1 for row in part.per_class()):
             yield Picture(f"{prefix}ap_per_class", part.plot_per_class)
 
@@ -125,7 +125,7 @@ def pictures(result: Result) -> Iterator[Picture]:
 def _ranking_pictures(result: RetrievalResult) -> Iterator[Picture]:
     lines = plots.curves(result)
     if lines:
-        yield Picture("pr_curve", result.plot_curve, lines)
+        yield Picture("pr_curve", partial(plots.draw_lines, result, lines), lines)
     if not bool(result.ap.isnan().all()):
         yield Picture("ap_per_query", result.plot_per_query)
     if result.distances is not None and len(result.query):
