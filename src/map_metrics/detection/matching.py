@@ -227,7 +227,7 @@ def stored_pairs(
     detection, truth = place[overlaps.detection], rank[overlaps.truth]
     keep = (cell_of_place[detection] == cell[truth]) & (ranking.position[detection] < cap) & (overlaps.value >= lowest)
     detection, truth, value = detection[keep], truth[keep], overlaps.value[keep]
-    order = lexsort(cell[truth], ranking.position[detection], truth)
+    order = lexsort(cell[truth], detection, truth)  # places of one cell ascend as its detections take their turns
     return Pairs(detection[order], truth[order], value[order])
 
 

@@ -219,7 +219,9 @@ def overlaps_by_cell(
     height = (bounds[1] - bounds[0]).clamp(max=protocol.cuts[-1])
     size = height * width
     which = torch.searchsorted(occupied, cells.cell[pairs.truth])
-    place = cells.ranking.position[pairs.detection] * width[which] + pairs.truth - first[which]
+    row = torch.empty_like(cells.ranking.by_cell)  # of the cell; ``position`` may be that in the image
+    row[cells.ranking.by_cell] = torch.arange(len(row)) - torch.searchsorted(cells.ranking.cell, cells.ranking.cell)
+    place = row[pairs.detection] * width[which] + pairs.truth - first[which]
     flat = torch.zeros(int(size.sum()), dtype=torch.float64)
     flat[(size.cumsum(0) - size)[which] + place] = pairs.overlap
     keys = zip((occupied // len(classes)).tolist(), classes[occupied % len(classes)].tolist(), strict=True)
