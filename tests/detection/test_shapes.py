@@ -316,3 +316,40 @@ def test_a_threshold_of_zero_needs_boxes():
     for iou_type in ("segm", "obb", "keypoints", ("bbox", "segm")):
         with pytest.raises(ValueError, match="`iou_thresholds` must be above 0 for all but iou_type='bbox'"):
             DetectionMAP(iou_type=iou_type, iou_thresholds=[0.0, 0.5])
+
+
+def of_lvis(**kwargs):
+    """One image, boxes and their masks: the first detection is of the larger label, and all scores are equal."""
+    box = torch.tensor([[0.0, 0, 10, 6], [0, 0, 10, 9], [20, 0, 30, 10]])
+    true = torch.tensor([[0.0, 0, 10, 10], [20, 0, 30, 10]])
+    metric = DetectionMAP(iou_type=("bbox", "segm"), protocol="lvis", **kwargs)
+    found = {"boxes": box, "masks": masks_of_boxes(box), "scores": torch.full((3,), 0.5)}
+    metric.update(
+        [found | {"labels": torch.tensor([9, 1, 9])}],
+        [{"boxes": true, "masks": masks_of_boxes(true), "labels": torch.tensor([1, 9]), "image_id": 4}],
+    )
+    return metric.compute()
+
+
+def masks_of_boxes(boxes):
+    y, x = torch.meshgrid(torch.arange(12), torch.arange(40), indexing="ij")
+    x1, y1, x2, y2 = boxes[:, :, None, None].unbind(1)
+    return (x >= x1) & (x < x2) & (y >= y1) & (y < y2)
+
+
+def test_micro_takes_the_classes_in_turn_where_caps_are_per_image():
+    """Of equal scores the smaller label comes first: it takes the object, and the first detection finds nothing."""
+    value = of_lvis(average="micro")
+    assert value["bbox_mar_300"] == value["segm_mar_300"] == pytest.approx((1 + 0.9) / 2)
+    for key in value:
+        if key.startswith("bbox_"):
+            assert torch.equal(value[key], value[key.replace("bbox_", "segm_")]), key
+
+
+def test_overlaps_of_cells_where_caps_are_per_image():
+    value = of_lvis(extended_summary=True)
+    for kind in ("bbox", "segm"):
+        assert {key: overlap.tolist() for key, overlap in value[f"{kind}_ious"].items()} == {
+            (4, 1): [[0.9]],
+            (4, 9): [[0.0], [1.0]],
+        }

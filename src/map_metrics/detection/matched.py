@@ -25,7 +25,7 @@ from map_metrics.detection.matching import (
 )
 from map_metrics.detection.pairs import Overlaps
 from map_metrics.detection.protocols import Protocol
-from map_metrics.ranking import dense_ids, lexsort, take
+from map_metrics.ranking import dense_ids, inverse, lexsort, take
 
 Average = Literal["macro", "micro"]
 Rows = TypeVar("Rows", Detections, GroundTruths)
@@ -148,7 +148,9 @@ def overlaps_by_cell(
     height = (bounds[1] - bounds[0]).clamp(max=protocol.cuts[-1])
     size = height * width
     which = torch.searchsorted(occupied, cells.cell[pairs.truth])
-    place = cells.ranking.position[pairs.detection] * width[which] + pairs.truth - first[which]
+    ranked = cells.ranking.cell
+    row = inverse(cells.ranking.by_cell, torch.arange(len(ranked)) - torch.searchsorted(ranked, ranked))
+    place = take(row, pairs.detection) * width[which] + pairs.truth - first[which]  # ``position`` may be in the image
     flat = torch.zeros(int(size.sum()), dtype=torch.float64)
     flat[(size.cumsum(0) - size)[which] + place] = pairs.overlap
     keys = zip((occupied // len(classes)).tolist(), classes[occupied % len(classes)].tolist(), strict=True)

@@ -219,7 +219,7 @@ def stored_pairs(
     same = take(cell_of_place, detection) == take(cell, truth)
     keep = true_rows(same & (take(ranking.position, detection) < cap) & (overlaps.value >= lowest))
     detection, truth, value = take(detection, keep), take(truth, keep), take(overlaps.value, keep)
-    order = lexsort(take(cell, truth), take(ranking.position, detection), truth)
+    order = lexsort(take(cell, truth), detection, truth)  # places of one cell ascend as its detections take their turns
     return Pairs(take(detection, order), take(truth, order), take(value, order))
 
 
