@@ -553,6 +553,8 @@ def results(name: str, layout: tuple) -> Any:
 
 
 def numbers_of(result: Any) -> Any:
+    if isinstance(result, dict):  # one for each type of overlap
+        return {name: numbers_of(one) for name, one in result.items()}
     return leaves({key: value for key, value in result.to_dict().items() if key != "conventions"})
 
 

@@ -172,9 +172,9 @@ def test_tensorboard_has_the_table_as_text(written: Written) -> None:
     assert [first.step, second.step] == STEPS
     text = first.tensor_proto.string_val[0].decode()
     header, rule, *lines = text.splitlines()
-    assert header == "| label | name | ap | ar | ground_truths | detections |"
+    assert header == "| label | name | ap | ap_50 | ar | ground_truths | detections | unjudged |"
     assert set(rule) == set("| -")
-    assert [line.count("|") for line in lines] == [7, 7]
+    assert [line.count("|") for line in lines] == [9, 9]
     assert [line.split(" | ")[0] for line in lines] == ["| 0", "| 1"]
     assert f"| {table_rows()[0]['ap']:.4g} |" in lines[0]
 

@@ -398,6 +398,10 @@ class DetectionResult:
             value |= {"precision": self.precision, "recall": self.recall, "scores": self.scores}
         return value
 
+    def value(self) -> dict[str, Any] | Tensor:
+        """What ``compute()`` returns; of two types of overlap, this one's part."""
+        return value_of({self.iou_type: self})
+
     def summary(self) -> str:
         """The table that pycocotools prints, one line per number."""
         protocol = self.options.protocol
@@ -468,7 +472,7 @@ def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
         prefix = result.options.prefix(iou_type)
         value |= {key if key == "classes" else prefix + key: item for key, item in result.values().items()}
     output = next(iter(results.values())).options.output
-    return value if output is None else value[output]
+    return value if output is None else value.get(output, value)
 
 
 def _number(name: str, value: Any, *, above: float = -math.inf, most: float = math.inf) -> float:
