@@ -15,6 +15,7 @@ from torch.utils.data import DistributedSampler
 from torchmetrics import MetricCollection
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
+from map_metrics.detection.result import DetectionResult
 from map_metrics.sharing import rank_queries
 
 UNNAMED = "without ids from several ranks"
@@ -535,6 +536,8 @@ def results(name: str, layout: tuple) -> Any:
 
 
 def numbers_of(result: Any) -> Any:
+    if isinstance(result, dict):  # one for each type of overlap
+        return {name: numbers_of(part) for name, part in result.items()}
     return leaves({key: value for key, value in result.to_dict().items() if key != "conventions"})
 
 
@@ -587,7 +590,8 @@ def in_inference_mode(name: str) -> Any:
     metric.update(**batches[2])
     second = leaves(metric.compute())
     with torch.inference_mode():
-        third = leaves(metric.result().value())
+        result = metric.result()
+        third = leaves(result.values() if isinstance(result, DetectionResult) else result.value())
     metric.sync()
     metric.unsync()
     return first, second, third
