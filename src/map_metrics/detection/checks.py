@@ -143,6 +143,8 @@ def image_labels(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
             value = image.get(key)
             if value is None:
                 continue
+            if isinstance(value, Tensor):
+                value = tensor(f"target[{i}]['{key}']", value)
             labels = value.tolist() if isinstance(value, Tensor) and value.ndim == 1 and is_integer(value) else value
             if not isinstance(labels, list | tuple | set) or not all(_is_int(label) for label in labels):
                 raise ValueError(
@@ -160,7 +162,7 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     for i, image in enumerate(target):
         value = image.get("image_id")
         if isinstance(value, Tensor) and value.numel() == 1 and not value.dtype.is_floating_point:
-            value = value.item()
+            value = tensor(f"target[{i}]['image_id']", value).item()
         if value is not None and not _is_int(value):
             raise ValueError(
                 f"target[{i}]['image_id'] must be an int or an integer tensor of one element, got {value!r}"
@@ -206,7 +208,7 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     value = image.get(key)
     if value is None:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
-    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided:
+    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided or value.is_meta:
         value = tensor(f"{name}[{i}]['{key}']", value)
     if value.dtype == torch.int64 and key in ("boxes", "scores", "area"):
         exact_integers(f"{name}[{i}]['{key}']", value)
