@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from cases import BY_NAME, CASES, Batch, Case, assert_same, fed, leaves, state_of
 from distributed import counted
+from tally import held
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 from torchmetrics import MetricCollection
@@ -91,6 +92,7 @@ def test_every_rank_has_the_value_of_one_process(case, layout, two_ranks, three_
     for rank, outcome in enumerate(outcomes):
         assert not outcome.error, outcome.trace
         assert outcome.value == expected
+        held("values of one rank, of two or three, with the bits of one process")
         texts = outcome.warnings
         before_update = [text for text in texts if "was called before the ``update``" in text]
         unnamed = [text for text in texts if UNNAMED in text]

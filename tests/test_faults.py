@@ -133,7 +133,7 @@ def test_an_error_in_one_ranks_share_ends_all_at_once(name, three_ranks):
         assert error[0].startswith("MemoryError: not enough" if rank == 1 else message)
         assert error[2] < 10  # not the timeout of the group
         assert value == expected
-        held(FAULTS)
+    held(FAULTS)
 
 
 def raises_in_the_aggregation() -> Any:
