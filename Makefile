@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check docs bench growth clean
+.PHONY: help demo test check docs bench growth compat clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing"
 
 growth: $(VENV)/dev  ## time and memory of each metric as its input grows (ARGS="--only hashing", "--large", "--imports")
 	$(RUN) benchmarks/growth.py $(ARGS)
+
+compat:  ## a part of the tests against the oldest and newest torchmetrics and Lightning (ARGS="oldest": one of them)
+	$(PYTHON) tests/compat.py $(ARGS)
 
 clean:  ## remove all that the other targets make
 	rm -rf $(VENV) build dist logs lightning_logs wandb .hypothesis .mypy_cache .pytest_cache .ruff_cache

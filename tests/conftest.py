@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import tally
 import torch
 from distributed import Ranks
 
@@ -33,3 +34,17 @@ def two_ranks() -> Iterator[Ranks]:
 def three_ranks() -> Iterator[Ranks]:
     """Three gloo processes."""
     yield from group(3)
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator[Ranks]:
+    """Four gloo processes."""
+    yield from group(4)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """What stands in the README under "How exact is it"."""
+    if tally.COUNTS:
+        terminalreporter.section("how exact is it")
+        for what, count in sorted(tally.COUNTS.items()):
+            terminalreporter.write_line(f"{what}: {count:,}")

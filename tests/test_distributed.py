@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 from cases import BY_NAME, CASES, Batch, Case, assert_same, fed, leaves, state_of
 from distributed import counted
+from tally import held
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 from torchmetrics import MetricCollection
 
 from map_metrics import DetectionMAP, HashingMAPAtK, RetrievalMAP
+from map_metrics.detection.result import DetectionResult
 from map_metrics.sharing import rank_queries
 
 UNNAMED = "without ids from several ranks"
@@ -90,6 +92,7 @@ def test_every_rank_has_the_value_of_one_process(case, layout, two_ranks, three_
     for rank, outcome in enumerate(outcomes):
         assert not outcome.error, outcome.trace
         assert outcome.value == expected
+        held("values of one rank, of two or three, with the bits of one process")
         texts = outcome.warnings
         before_update = [text for text in texts if "was called before the ``update``" in text]
         unnamed = [text for text in texts if UNNAMED in text]
@@ -607,7 +610,8 @@ def in_inference_mode(name: str) -> Any:
     metric.update(**batches[2])
     second = leaves(metric.compute())
     with torch.inference_mode():
-        third = leaves(metric.result().value())
+        result = metric.result()
+        third = leaves(result.values() if isinstance(result, DetectionResult) else result.value())
     metric.sync()
     metric.unsync()
     return first, second, third

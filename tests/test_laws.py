@@ -653,6 +653,7 @@ def test_iou_thresholds_of_one_collection_keep_their_values():
 
 
 @scalar
+@pytest.mark.filterwarnings("ignore:The default value for `maximize`:FutureWarning")  # torchmetrics 1.6
 def test_metric_tracker(case):
     tracker = MetricTracker(case.make(), maximize=True)
     values = []

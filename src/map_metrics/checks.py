@@ -43,13 +43,15 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
     if value.layout != torch.strided:
         raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
+    if value.is_meta:
+        raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
     if value.dtype in UNSIGNED:  # torch has few operations for these
         signed = value.long()
         refuse(name, signed < 0, "hold integers below 2^63", value)
         return signed
     if not (value.is_floating_point() or is_integer(value)):
         raise ValueError(f"Argument `{name}` must be of a real dtype, got {value.dtype}")
-    return value.detach()
+    return value.detach().resolve_neg()  # NumPy takes no lazily negated tensor
 
 
 def integers(name: str, value: Any) -> Tensor:
@@ -277,7 +279,7 @@ def flags(name: str, value: Any, count: int) -> Tensor:
     if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != (count,):
         got = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"Argument `{name}` must be True, False or a bool tensor of shape ({count},), got {got}")
-    return value.detach()
+    return tensor(name, value)
 
 
 def sample_ids(value: Any, count: int) -> Tensor | None:

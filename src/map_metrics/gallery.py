@@ -213,12 +213,11 @@ class GalleryMetric(RowMetric):
         size = world.get_world_size(self.process_group)
         if size < 2:
             return None
-        gather = self.dist_sync_fn or gather_all_tensors
-        return Share(
-            world.get_rank(self.process_group),
-            size,
-            lambda stream: gather(stream.to(self.device), self.process_group),
-        )
+        return Share(world.get_rank(self.process_group), size, self._gather)
+
+    def _gather(self, stream: Tensor) -> list[Tensor]:
+        with self._exchanging("the rankings of their queries"):
+            return (self.dist_sync_fn or gather_all_tensors)(stream.to(self.device), self.process_group)
 
 
 def gallery_result(

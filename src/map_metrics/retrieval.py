@@ -321,7 +321,7 @@ class RetrievalMAP(RowMetric):
     ) -> None:
         """Add rankings: rows with ``indexes``, or a matrix without.
 
-        Rows cost 32 bytes each until `compute`. A matrix costs 48 bytes a query and 32 a tie group that holds a
+        Rows cost 32 bytes each until `compute`. A matrix costs 40 bytes a query and 32 a tie group that holds a
         relevant item, whatever the number of columns.
 
         Args:

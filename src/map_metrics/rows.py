@@ -10,9 +10,10 @@ What is overridden of the host, and why, stands at each method; nothing else is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
+from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from map_metrics.saved import Header, check_header, plain, read_state, write_state
@@ -267,7 +269,32 @@ class RowMetric(Metric):
                 "state or a merged one); metrics that share states need equal arguments"
             )
 
+    @contextlib.contextmanager
+    def _exchanging(self, what: str) -> Iterator[None]:
+        """Around every exchange with other ranks: what torch says of one that failed names no metric and no cure."""
+        try:
+            yield
+        except RuntimeError as err:
+            raise RuntimeError(
+                f"{type(self).__name__}: the ranks could not exchange {what}. Did another rank end (its own error "
+                "tells why) or take longer than the timeout of the process group? `compute`, `result` and `sync` must "
+                "be called on every rank, with new batches since the last call on every rank or on none (a metric "
+                "without new ones answers from its cache). The rows of this rank are kept; the process group may be "
+                "broken: a new one can be set as `metric.process_group`."
+            ) from err
+
     # --- overrides of the host ---
+
+    def _sync_dist(
+        self, dist_sync_fn: Callable[..., list[Tensor]] = gather_all_tensors, process_group: Any = None
+    ) -> None:
+        """An error that names the metric and the cure; the host would keep its copy of the states."""
+        try:
+            with self._exchanging("their states"):
+                super()._sync_dist(dist_sync_fn, process_group)
+        except BaseException:
+            self._cache = None
+            raise
 
     def reset(self) -> None:
         """Forget all rows; new lists first: the host clears in place, which empties every alias (`Running`)."""

@@ -5,6 +5,7 @@ What a query's ranking is does not depend on the other queries, so the result is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from map_metrics.average_precision import Groups
 from map_metrics.results import DistanceCounts
 from map_metrics.rows import bits, floats
+
+NOTHING = torch.zeros(0, dtype=torch.int64)  # what a rank gives that failed
 
 
 class Ranked(NamedTuple):
@@ -42,8 +45,17 @@ def rank_queries(count: int, work: Callable[[slice], Ranked], share: Share | Non
     if share is None:
         return work(slice(0, count))
     bounds = [count * rank // share.world_size for rank in range(share.world_size + 1)]
-    mine = work(slice(bounds[share.rank], bounds[share.rank + 1]))
-    return _join([_unpack(stream.cpu()) for stream in share.gather(_pack(mine))])
+    try:
+        mine = _pack(work(slice(bounds[share.rank], bounds[share.rank + 1])))
+    except Exception:
+        with contextlib.suppress(RuntimeError):
+            share.gather(NOTHING)  # the others wait for this rank
+        raise
+    streams = share.gather(mine)
+    failed = [rank for rank, stream in enumerate(streams) if not len(stream)]
+    if failed:
+        raise RuntimeError(f"Rank {failed[0]} failed in ranking its share of the queries: its own error tells why")
+    return _join([_unpack(stream.cpu()) for stream in streams])
 
 
 def _pack(ranked: Ranked) -> Tensor:

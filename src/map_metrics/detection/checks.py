@@ -150,6 +150,8 @@ def image_labels(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
             value = image.get(key)
             if value is None:
                 continue
+            if isinstance(value, Tensor):
+                value = tensor(f"target[{i}]['{key}']", value)
             labels = value.tolist() if isinstance(value, Tensor) and value.ndim == 1 and is_integer(value) else value
             if not isinstance(labels, list | tuple | set) or not all(_is_int(label) for label in labels):
                 raise ValueError(
@@ -167,7 +169,7 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     for i, image in enumerate(target):
         value = image.get("image_id")
         if isinstance(value, Tensor) and value.numel() == 1 and not value.dtype.is_floating_point:
-            value = value.item()
+            value = tensor(f"target[{i}]['image_id']", value).item()
         if value is not None and not _is_int(value):
             raise ValueError(
                 f"target[{i}]['image_id'] must be an int or an integer tensor of one element, got {value!r}"
