@@ -60,10 +60,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py*")}
-    sources = {path for path in sources if "__pycache__" not in path and path.endswith((".py", ".typed"))}
+    files = [path for path in (ROOT / "src").rglob("*.*") if path.is_file() and "__pycache__" not in path.parts]
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    assert {"map_metrics/py.typed", "map_metrics/report.css", "map_metrics/report.js"} < sources
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == sources | {"map_metrics/py.typed"}
+    assert names == sources
 
 
 def test_the_wheel_alone_in_a_fresh_environment(wheel, tmp_path):

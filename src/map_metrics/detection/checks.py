@@ -20,7 +20,7 @@ _USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.boo
 _USUAL |= {torch.int32, torch.int64}
 _REAL = ("boxes", "scores", "area")  # float64 does not hold every int64
 _USUAL_KINDS = {
-    key: {(Tensor, dtype, torch.strided) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
+    key: {(Tensor, dtype, torch.strided, False) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
     for key in ("labels", *_REAL, *FLAGS)
 }
 IMAGE_LABELS = {
@@ -212,7 +212,9 @@ def _same_lengths(name: str, key: str, values: list[Tensor], counts: list[int]) 
 def _tensors(name: str, images: Sequence[Mapping[str, Any]], key: str) -> list[Tensor]:
     """The tensors of all images under one key; the usual case is found by one look at all of them."""
     values: list[Any] = [image.get(key) for image in images]
-    kinds = {(type(value), getattr(value, "dtype", None), getattr(value, "layout", None)) for value in values}
+    kinds = {
+        (type(value), *(getattr(value, name, None) for name in ("dtype", "layout", "is_meta"))) for value in values
+    }
     if len(kinds) == 1 and next(iter(kinds)) in _USUAL_KINDS[key]:
         return values
     return [_tensor(name, i, image, key) for i, image in enumerate(images)]
