@@ -29,16 +29,18 @@ def same(first, second) -> None:
 def test_products_count_distances_as_xor_does(bits, device, monkeypatch):
     rng = torch.Generator().manual_seed(bits)
     mine, theirs = torch.rand(7, bits, generator=rng) < 0.5, torch.rand(50, bits, generator=rng) < 0.5
-    rows = [torch.tensor([0, 2, 5]), torch.tensor([1, 3]), torch.arange(7), torch.tensor([4])]
+    rows = [torch.tensor([0, 2, 5]), torch.tensor([1, 3]), torch.tensor([6]), torch.tensor([4])]
     items = [torch.arange(20), torch.arange(50), torch.arange(10, 50, 3), torch.arange(0)]
+    kinds = [(torch.rand(len(i), generator=rng) < 0.4).numpy() for i in items]
     queries, gallery = as_words(pack_bits(mine)), as_words(pack_bits(theirs))
-    parts = [Part(r, np.ascontiguousarray(gallery[:, i.numpy()])) for r, i in zip(rows, items, strict=True)]
+    codes = [np.ascontiguousarray(gallery[:, i.numpy()]) for i in items]
+    parts = list(map(Part, rows, codes, kinds))
 
-    expected = torch.zeros(7, bits + 1, dtype=torch.int64)  # pair by pair
-    for r, i in zip(rows, items, strict=True):
+    expected = torch.zeros(7, 2, bits + 1, dtype=torch.int64)  # pair by pair
+    for r, i, kind in zip(rows, items, kinds, strict=True):
         for query in r.tolist():
-            for item in i.tolist():
-                expected[query, int((mine[query] != theirs[item]).sum())] += 1
+            for j, item in enumerate(i.tolist()):
+                expected[query, int(kind[j]), int((mine[query] != theirs[item]).sum())] += 1
     assert torch.equal(histograms(queries, iter(parts), bits), expected)
     for free in (1, 100, 1 << 20):  # one query at a time, a few, all
         monkeypatch.setattr("map_metrics.hamming._pairs_at_once", lambda _, free=free: free)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-_BLOCK = 1 << 16  # codes at a time: they stay in the cache
+_BLOCK = 1 << 19  # pairs at a time
 
 Words = npt.NDArray[np.uint64]  # (words, n): one row per 64-bit word, so that each is contiguous
 
@@ -52,70 +52,85 @@ def code_distances(query: Words, gallery: Words, bits: int) -> npt.NDArray[np.in
     return total
 
 
-class _Counter:
-    """Distances of a fixed gallery to some queries, counted; the buffers are reused.
-
-    Each NumPy or torch call works on about ``_BLOCK`` codes: much shorter ones make the threads queue for the
-    interpreter lock, which costs more than the counting.
-    """
-
-    def __init__(self, gallery: Words, bits: int) -> None:
-        n = gallery.shape[1]
-        self.gallery, self.bits = gallery, bits
-        self.together = max(_BLOCK // max(n, bits + 1), 1)  # so many queries at a time where the gallery is short
-        self.blocks = np.linspace(0, n, -(-n // _BLOCK) + 1).astype(np.int64).tolist()
-        width = max(stop - start for start, stop in pairwise(self.blocks))
-        self.xor = np.empty((self.together, width), np.uint64)
-        self.count = np.empty((self.together, width), np.uint8)
-        self.distance = np.empty((self.together, n), _dtype_of(bits))
-        self.first_cell = (np.arange(self.together) * (bits + 1)).astype(_dtype_of(self.together * (bits + 1)))[:, None]
-        self.cell = np.empty(self.distance.shape, self.first_cell.dtype)
-
-    def __call__(self, queries: Words) -> npt.NDArray[np.int64]:
-        """(q, bits + 1) counts of queries (w, q), at most ``together`` of them."""
-        q = queries.shape[1]
-        distance = self.distance[:q]
-        for start, stop in pairwise(self.blocks):
-            xor, count, part = self.xor[:q, : stop - start], self.count[:q, : stop - start], distance[:, start:stop]
-            for i, (word, code) in enumerate(zip(self.gallery[:, start:stop], queries, strict=True)):
-                np.bitwise_xor(word, code[:, None], out=xor)
-                if i == 0:
-                    np.bitwise_count(xor, out=part)
-                else:
-                    np.add(part, np.bitwise_count(xor, out=count), out=part)
-        cell = distance if q == 1 else np.add(distance, self.first_cell[:q], out=self.cell[:q])
-        counts = torch.bincount(torch.from_numpy(cell.reshape(-1)), minlength=q * (self.bits + 1))
-        return counts.view(q, self.bits + 1).numpy()
-
-
 class Part(NamedTuple):
-    """A part of the gallery that some queries are counted against.
+    """Some queries, the codes they are counted against, and how those stand to them.
 
     Attributes:
-        queries: indices of those queries.
-        codes: the part's words.
+        queries: (q,) indices of the queries.
+        codes: (w, n) words.
+        kinds: (n,) bool: counted apart; of a gallery the relevant items.
     """
 
     queries: Tensor
     codes: Words
+    kinds: npt.NDArray[np.bool_]
+
+
+class _Counter:
+    """One thread's buffers for counting.
+
+    Each NumPy or torch call works on about ``_BLOCK`` pairs: in shorter ones the threads spend more time in the queue
+    for the interpreter lock than in counting, longer ones leave the cache.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.width = 2 * (bits + 1)  # cells of a query: every distance of the one kind, then of the other
+        self.xor = np.empty(_BLOCK, np.uint64)
+        self.count = np.empty(_BLOCK, np.uint8)
+        self.distance = np.empty(_BLOCK, _dtype_of(self.width))
+        self.cell = np.empty(_BLOCK, np.int32)
+
+    def __call__(self, queries: Words, codes: Words, kinds: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """(q, width) counts of queries (w, q)."""
+        q, n = queries.shape[1], codes.shape[1]
+        shift = kinds.astype(self.distance.dtype) * self.distance.dtype.type(self.width // 2)
+        together = max(_BLOCK // max(n, self.width), 1)
+        counts = np.zeros((q, self.width), np.int64)
+        for row in range(0, q, together):
+            for start in range(0, n, _BLOCK):
+                items, rows = slice(start, start + _BLOCK), slice(row, row + together)
+                counts[rows] += self._block(queries[:, rows], codes[:, items], shift[items])
+        return counts
+
+    def _block(self, queries: Words, codes: Words, shift: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        q, n = queries.shape[1], codes.shape[1]
+        xor, count, cell = (buffer[: q * n].reshape(q, n) for buffer in (self.xor, self.count, self.distance))
+        for i, (word, code) in enumerate(zip(codes, queries, strict=True)):
+            np.bitwise_xor(word, code[:, None], out=xor)
+            if i == 0:
+                np.bitwise_count(xor, out=cell)
+            else:
+                np.add(cell, np.bitwise_count(xor, out=count), out=cell)
+        np.add(cell, shift, out=cell)
+        if q > 1:
+            first = np.arange(q)[:, None] * self.width
+            dtype = _dtype_of(q * self.width)
+            cell = np.add(cell, first.astype(dtype), out=self.cell.view(dtype)[: q * n].reshape(q, n))
+        counts = torch.bincount(torch.from_numpy(cell.reshape(-1)), minlength=q * self.width)
+        return counts.view(q, self.width).numpy()
 
 
 def histograms(queries: Words, parts: Iterator[Part], bits: int) -> Tensor:
-    """(Q, bits + 1) int64: for each query, the items of its parts at each distance; parts of one query add up."""
-    total = np.zeros((queries.shape[1], bits + 1), np.int64)  # torch's inference mode ends at the thread
+    """(Q, 2, bits + 1) int64: for each query, the items of its part at each distance; a query stands in one part."""
+    total = np.zeros((queries.shape[1], 2 * (bits + 1)), np.int64)  # torch's inference mode ends at the thread
+    threads = torch.get_num_threads()
+    counters = [_Counter(bits) for _ in range(threads)]
 
     def count(part: Part) -> None:
-        counter = _Counter(part.codes, bits)
-        for rows in part.queries.split(counter.together):
-            total[rows.numpy()] += counter(queries[:, rows.numpy()])
+        rows, counter = part.queries.numpy(), counters.pop()
+        total[rows] = counter(queries[:, rows], part.codes, part.kinds)
+        counters.append(counter)
 
-    threads = torch.get_num_threads()
+    pieces = (
+        part._replace(queries=rows)
+        for part in parts
+        if part.codes.shape[1] and len(part.queries)
+        for rows in part.queries.tensor_split(min(threads, len(part.queries)))
+    )
     with ThreadPoolExecutor(threads) as pool:  # NumPy and torch release the interpreter lock
-        for part in parts:
-            if part.codes.shape[1]:  # one part at a time: only one copy of a part's codes is held
-                slices = part.queries.tensor_split(min(threads, max(len(part.queries), 1)))
-                list(pool.map(count, [part._replace(queries=rows) for rows in slices]))
-    return torch.from_numpy(total)
+        while some := list(islice(pieces, 2 * threads)):  # not all parts are held at once
+            list(pool.map(count, some))
+    return torch.from_numpy(total).view(-1, 2, bits + 1)
 
 
 def histograms_by_product(queries: Words, parts: Iterator[Part], bits: int, device: torch.device) -> Tensor:
@@ -123,17 +138,18 @@ def histograms_by_product(queries: Words, parts: Iterator[Part], bits: int, devi
 
     Every product is a whole number of at most ``bits``, which float32 holds (and TF32 sums in float32).
     """
-    total = torch.zeros((queries.shape[1], bits + 1), dtype=torch.int64)
-    for rows, codes in parts:
+    width = 2 * (bits + 1)
+    total = torch.zeros((queries.shape[1], width), dtype=torch.int64)
+    for rows, codes, kinds in parts:
         if not codes.shape[1]:
             continue
-        theirs = _signs(codes, bits, device)
+        theirs, shift = _signs(codes, bits, device), torch.from_numpy(kinds).to(device) * (bits + 1)
         for some in rows.split(max(_pairs_at_once(device) // len(theirs), 1)):
             distance = (bits - _signs(queries[:, some.numpy()], bits, device) @ theirs.T) / 2
-            first_cell = torch.arange(len(some), device=device)[:, None] * (bits + 1)
-            counts = torch.bincount((distance.long() + first_cell).view(-1), minlength=len(some) * (bits + 1))
-            total[some] += counts.view(len(some), bits + 1).cpu()
-    return total
+            first_cell = torch.arange(len(some), device=device)[:, None] * width
+            counts = torch.bincount((distance.long() + shift + first_cell).view(-1), minlength=len(some) * width)
+            total[some] = counts.view(len(some), width).cpu()
+    return total.view(-1, 2, bits + 1)
 
 
 def _signs(words: Words, bits: int, device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,23 +44,27 @@ class _Counter:
         mine, theirs = self.queries[:, own.query.numpy()], self.gallery[:, own.item.numpy()]
         self.between = torch.from_numpy(np.bitwise_count(mine ^ theirs).sum(0, dtype=np.int64))
 
-    def __call__(self, parts: Iterable[tuple[Tensor, Tensor]], own_counts: Tensor) -> Tensor:
-        """(Q, bits + 1) counts of (queries, items) parts; ``own_counts`` says which own items are among them."""
-        ready = (Part(rows, np.ascontiguousarray(self.gallery[:, items.numpy()])) for rows, items in parts)
+    def __call__(self, parts: Iterable[Part], own_kind: Tensor) -> Tensor:
+        """(Q, 2, bits + 1) counts of the two kinds of items; ``own_kind``: (own,) bool."""
         if self.device.type == "cpu":
-            histogram = histograms(self.queries, ready, self.width)
+            histogram = histograms(self.queries, iter(parts), self.width)
         else:
-            histogram = histograms_by_product(self.queries, ready, self.width, self.device)
-        histogram[self.own.query, self.between] -= own_counts.long()
+            histogram = histograms_by_product(self.queries, iter(parts), self.width, self.device)
+        histogram[self.own.query, own_kind.long(), self.between] -= 1
         return histogram
 
 
 def _count_distances(data: Collection, relevance: Relevance, count: _Counter) -> DistanceCounts:
     mine, theirs, own = data.queries.labels, data.gallery.labels, count.own
-    everyone = (torch.arange(len(mine)), torch.arange(len(theirs)))
-    total = count([everyone], torch.ones(len(own.query)))
-    relevant = count(relevance.parts(mine, theirs), relevance.related(mine[own.query], theirs[own.item]))
-    return DistanceCounts(total, relevant)
+
+    def parts() -> Iterator[Part]:
+        for rows, items in relevance.parts(mine, theirs):
+            relevant = np.zeros(len(theirs), bool)
+            relevant[items.numpy()] = True
+            yield Part(rows, count.gallery, relevant)
+
+    counts = count(parts(), relevance.related(mine[own.query], theirs[own.item]))
+    return DistanceCounts(counts.sum(1), counts[:, 1])
 
 
 def _groups_by_distance(counts: DistanceCounts, data: Collection, relevance: Relevance, count: _Counter) -> Groups:
@@ -76,8 +80,9 @@ def _groups_by_distance(counts: DistanceCounts, data: Collection, relevance: Rel
     else:
         for label in range(data.label_columns):
             held, holding = with_label(mine, label), with_label(theirs, label)
-            part = (held.nonzero()[:, 0], holding.nonzero()[:, 0])
-            gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item]).double()
+            codes = np.ascontiguousarray(count.gallery[:, holding.numpy()])
+            part = Part(held.nonzero()[:, 0], codes, np.ones(codes.shape[1], bool))
+            gain += relevance.weight(label) * count([part], held[own.query] & holding[own.item])[:, 1].double()
     before = torch.zeros_like(gain)
     before[:, 1:] = gain.cumsum(1)[:, :-1]
     place = counts.relevant.nonzero(as_tuple=True)
