@@ -43,8 +43,6 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
     if value.layout != torch.strided:
         raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
-    if value.is_meta:
-        raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
     if value.dtype in UNSIGNED:  # torch has few operations for these
         signed = value.long()
         refuse(name, signed < 0, "hold integers below 2^63", value)

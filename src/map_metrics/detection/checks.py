@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +20,10 @@ FLAGS = {"iscrowd": CROWD, "is_group_of": CROWD, "ignore": IGNORE, "difficult": 
 _USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16}
 _USUAL |= {torch.int32, torch.int64}
 _REAL = ("boxes", "scores", "area")  # float64 does not hold every int64
+_place = attrgetter("dtype", "device")
+_kind = attrgetter("dtype", "layout", "is_meta")
 _USUAL_KINDS = {
-    key: {(Tensor, dtype, torch.strided, False) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
+    key: {(dtype, torch.strided, False) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
     for key in ("labels", *_REAL, *FLAGS)
 }
 IMAGE_LABELS = {
@@ -212,11 +215,10 @@ def _same_lengths(name: str, key: str, values: list[Tensor], counts: list[int]) 
 def _tensors(name: str, images: Sequence[Mapping[str, Any]], key: str) -> list[Tensor]:
     """The tensors of all images under one key; the usual case is found by one look at all of them."""
     values: list[Any] = [image.get(key) for image in images]
-    kinds = {
-        (type(value), *(getattr(value, name, None) for name in ("dtype", "layout", "is_meta"))) for value in values
-    }
-    if len(kinds) == 1 and next(iter(kinds)) in _USUAL_KINDS[key]:
-        return values
+    if set(map(type, values)) == {Tensor}:
+        kinds = set(map(_kind, values))
+        if len(kinds) == 1 and kinds <= _USUAL_KINDS[key]:
+            return values
     return [_tensor(name, i, image, key) for i, image in enumerate(images)]
 
 
@@ -250,7 +252,7 @@ def _join(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
     """Concatenate, converting before where dtypes or devices differ: int64 and float32 would meet in float32."""
     if not parts:
         return torch.zeros(0, dtype=dtype)
-    if len({(part.dtype, part.device) for part in parts}) > 1 or parts[0].device.type == "mps":
+    if len(set(map(_place, parts))) > 1 or parts[0].device.type == "mps":
         parts = [part.cpu().to(dtype) for part in parts]
     return torch.cat(parts).detach().to(dtype)
 
