@@ -171,8 +171,8 @@ def image_ids(target: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
     ids, named = [], []
     for i, image in enumerate(target):
         value = image.get("image_id")
-        if isinstance(value, Tensor) and value.numel() == 1 and not value.dtype.is_floating_point:
-            value = tensor(f"target[{i}]['image_id']", value).item()
+        if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta and value.numel() == 1:
+            value = value.item()
         if value is not None and not _is_int(value):
             raise ValueError(
                 f"target[{i}]['image_id'] must be an int or an integer tensor of one element, got {value!r}"
