@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import sys
@@ -205,9 +206,13 @@ def _run(options: dict[str, Any]) -> str:
     """The text to print; what the metrics warn of goes to stderr."""
     from map_metrics.commands import run
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        text = run(options, _show_step)
+    gc.freeze()  # the many objects of the imports: the collector would go through them again and again while files load
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            text = run(options, _show_step)
+    finally:
+        gc.unfreeze()
     _show_step("")
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"map-metrics: note: {message}", file=sys.stderr)

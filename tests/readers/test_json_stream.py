@@ -33,6 +33,12 @@ DOCUMENTS = {
 }
 
 
+@pytest.fixture(params=[1, 60, 1 << 18], autouse=True)
+def stretch(request, monkeypatch) -> None:
+    """Characters that are decoded as one list where they look like whole entries."""
+    monkeypatch.setattr(json_stream, "STRETCH", request.param)
+
+
 def read(path) -> dict:
     found: dict = {}
     for batch in json_lists(path):
@@ -134,6 +140,24 @@ def test_entries_know_their_lines(tmp_path, monkeypatch):
     batches = list(json_lists(path))
     assert [(batch.values, batch.lines) for batch in batches] == [([1, 2], [2, 2]), ([3], [4]), ([4], [5])]
     assert str(batches[1].error(0, "wrong")) == f"{path}:4: images[2]: wrong"
+
+
+@pytest.mark.parametrize("separator", [",", ",\n", "\n,", "\n\n,\r\n "])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_entries_of_a_stretch_know_their_lines(tmp_path, monkeypatch, separator, indent):
+    monkeypatch.setattr(json_stream, "STRETCH", 200)
+    entries = [{"a": {"b": "},{" if i == 30 else i}, "c": "x" * (i % 7)} for i in range(50)]
+    texts = [json.dumps(entry, indent=indent) for entry in entries]
+    text, lines = "[\n", []
+    for entry in texts:
+        lines.append(text.count("\n") + 1)
+        text += entry + separator
+    (tmp_path / "a.json").write_bytes(f"{text} 1]".encode())
+    batches = list(json_lists(tmp_path / "a.json"))
+    if separator.startswith(","):
+        assert 3 < len(batches) < 20  # one by one they are one batch
+    assert [line for batch in batches for line in batch.lines][:-1] == lines
+    assert [value for batch in batches for value in batch.values] == [*entries, 1]
 
 
 def test_gzip_and_byte_order_marks(tmp_path):

@@ -129,12 +129,12 @@ def places(what: str, batch: Entries, ids: list[Any]) -> dict[Hashable, int]:
 def look_up(batch: Entries, key: str, ids: list[Any], known: Mapping[Hashable, int], *, skip: bool = False) -> Integers:
     """(n,) the place of each id; -1 for an unknown one with ``skip``, else a ReadError."""
     try:
-        found = [known.get(value, -1) for value in ids]
+        found = np.array([known.get(value, -1) for value in ids], dtype=np.int64)
     except TypeError:  # a list is no key
-        found = [known.get(value, -1) if is_id(value) else -1 for value in ids]
-    for i in (i for i, place in enumerate(found) if place < 0):
+        found = np.array([known.get(value, -1) if is_id(value) else -1 for value in ids], dtype=np.int64)
+    for i in np.flatnonzero(found < 0).tolist():
         if not is_id(ids[i]):
             raise batch.error(i, f"'{key}' must be an integer or a string, got {short(ids[i])}")
         if not skip:
             raise batch.error(i, f"'{key}' {short(ids[i])} is not in the ground truth")
-    return np.array(found, dtype=np.int64)
+    return found

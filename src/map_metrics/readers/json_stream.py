@@ -1,14 +1,16 @@
 """The lists of a JSON file, batch after batch: a large file is never in memory as a whole.
 
-Python's own decoder reads one entry at a time from a window of the text. Where an entry ends beyond the window, the
-window grows; where it is broken, the error says the line.
+Python's own decoder reads from a window of the text: long stretches of entries that look whole as one list, and the
+others one at a time. Where an entry ends beyond the window, the window grows; where it is broken, the error says the
+line.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from json.decoder import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -16,8 +18,11 @@ from typing import Any, NamedTuple, TextIO
 from map_metrics.readers.files import ReadError, open_text
 
 WINDOW = 1 << 20  # characters
+STRETCH = 1 << 18  # characters
 BATCH = 1 << 12  # entries
 _SPACE = re.compile(r"[ \t\n\r]*")
+_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_OBJECT = re.compile(r"[ \t\n\r]*\{")
 _CUT = 16  # what ends, or is wrong, so near the end of the window may be cut: 1.5e+3, true, -Infinity, \u00e9
 
 
@@ -36,12 +41,39 @@ class Entries(NamedTuple):
     key: str | None
     first: int
     values: list[Any]
-    lines: list[int]
+    lines: Sequence[int]
 
     def error(self, i: int, message: str) -> ReadError:
         """What is wrong with entry ``i`` of these."""
         name = f"{self.key}[{self.first + i}]" if self.key else f"entry {self.first + i}"
         return ReadError(self.path, f"{name}: {message}", line=self.lines[i])
+
+
+class _Lines(Sequence[int]):
+    """The line of each entry of a stretch of text, counted when an error asks for one."""
+
+    def __init__(self, text: str, first: int, count: int) -> None:
+        self.text, self.first, self.num = text, first, count
+
+    @cached_property
+    def _all(self) -> list[int]:
+        line, at = self.first, 0
+        lines: list[int] = []
+        for _ in range(self.num):
+            start = _SPACE.match(self.text, at).end()  # type: ignore[union-attr]
+            line += self.text.count("\n", at, start)
+            lines.append(line)
+            at = _SCAN(self.text, start)[1]
+            after = self.text.find(",", at) + 1  # only space stands before it
+            line += self.text.count("\n", start, after)
+            at = after
+        return lines
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._all[i]
 
 
 class _Scanner:
@@ -51,7 +83,6 @@ class _Scanner:
         self.path, self.file = path, file
         self.buffer, self.at, self.line = "", 0, 1
         self.ended = False
-        self.decode = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
     def _more(self) -> bool:
         piece = self.file.read(max(WINDOW, len(self.buffer) - self.at))
@@ -87,7 +118,7 @@ class _Scanner:
             raise self.error("ends where a value was expected")
         while True:
             try:
-                value, end = self.decode(self.buffer, self.at)
+                value, end = _SCAN(self.buffer, self.at)
             except StopIteration as error:
                 problem, place, cut = "expected a value", int(error.value), False
             except JSONDecodeError as error:
@@ -111,13 +142,37 @@ class _Scanner:
         """At the current place."""
         return ReadError(self.path, message, line=self.line)
 
+    def _stretch(self) -> tuple[list[Any], Sequence[int]] | None:
+        """Entries up to and with a comma, and their lines; None where the text does not look like many whole ones."""
+        if len(self.buffer) - self.at < STRETCH and not self._more():
+            return None
+        end = self.at + STRETCH
+        while (end := self.buffer.rfind("},", self.at, end)) >= 0 and not _OBJECT.match(self.buffer, end + 2):
+            pass  # the end of an object inside an entry
+        if end < 0:
+            return None
+        text = self.buffer[self.at : end + 1]
+        try:
+            values = json.loads(f"[{text}]")
+        except (ValueError, RecursionError):  # the end of the list, a brace in a string, or an error
+            return None
+        line, count = self.line, len(values)
+        self._move(end + 2)
+        return values, _Lines(text, line, count) if self.line > line else [line] * count
+
     def entries(self, key: str | None) -> Iterator[Entries]:
         """The entries of the list that begins here."""
         self.take("[")
-        first, values, numbers = 0, [], []
+        first = 0
+        values: list[Any] = []
+        numbers: list[int] = []
         more = self.peek() != "]"
         while more:
             self.peek()
+            if not values and (stretch := self._stretch()):
+                yield Entries(self.path, key, first, *stretch)
+                first += len(stretch[0])
+                continue
             numbers.append(self.line)
             values.append(self.value())
             more = self.take(",]") == ","
