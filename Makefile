@@ -19,10 +19,11 @@ demo: $(VENV)/dev  ## train the three examples on two DDP ranks; the logs are fo
 test: check docs  ## check and docs, then every test and doctest (ARGS="-k hashing -x" goes to pytest)
 	$(RUN) -m pytest $(ARGS)
 
-check: $(VENV)/dev  ## format, lint and types
+check: $(VENV)/dev  ## format, lint, types and workflows
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(VENV)/bin/zizmor --quiet --offline .github/workflows
 
 # mkdocs without --quiet, which hides the warnings from --strict as well
 docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
