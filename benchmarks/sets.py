@@ -27,7 +27,7 @@ class DetectionSet:
     def __str__(self) -> str:
         return (
             f"{self.num_images:,} images, {self.num_targets:,} boxes, {self.num_preds:,} detections, "
-            f"{self.num_classes} classes"
+            f"{self.num_classes} class{'es' if self.num_classes > 1 else ''}"
         )
 
 
