@@ -1,11 +1,12 @@
 # Every target sets itself up: Python, pip and make are all a fresh machine needs.
 PYTHON ?= python3
 VENV := .venv
+TORCHVISION := .venv-torchvision
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check docs bench growth compat clean
+.PHONY: help demo test check docs bench growth page compat clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -29,17 +30,22 @@ check: $(VENV)/dev  ## format, lint, types and workflows
 docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
+bench: $(VENV)/bench $(if $(TORCHVISION),$(TORCHVISION)/bench)  ## time us beside the peers (ARGS="--quick --only hashing --memory"; TORCHVISION= leaves out its 5.5 GB)
 	$(RUN) benchmarks/run.py $(ARGS)
 
 growth: $(VENV)/dev  ## time and memory of each metric as its input grows (ARGS="--only hashing", "--large", "--imports")
 	$(RUN) benchmarks/growth.py $(ARGS)
 
+page: $(VENV)/bench $(TORCHVISION)/bench  ## measure everything and write docs/benchmarks.md (half an hour of a quiet machine)
+	$(RUN) benchmarks/run.py --full --memory --json benchmarks/measured.json
+	$(RUN) benchmarks/growth.py --json benchmarks/growth.json
+	$(RUN) benchmarks/page.py
+
 compat:  ## a part of the tests against the oldest and newest torchmetrics and Lightning (ARGS="oldest": one of them)
 	$(PYTHON) tests/compat.py $(ARGS)
 
 clean:  ## remove all that the other targets make
-	rm -rf $(VENV) build dist logs lightning_logs wandb .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-torchvision build dist logs lightning_logs wandb .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # With two threads in each of two ranks, small models train many times slower than with one.
@@ -53,4 +59,10 @@ $(VENV)/dev: pyproject.toml constraints.txt
 
 $(VENV)/bench: $(VENV)/dev
 	$(PIP) --editable '.[bench]'
+	touch $@
+
+# torchvision goes with another torch than the development environment.
+$(TORCHVISION)/bench: benchmarks/torchvision.txt
+	$(PYTHON) -m venv $(TORCHVISION)
+	$(TORCHVISION)/bin/python -m pip install --quiet --requirement $<
 	touch $@

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -135,35 +136,47 @@ def hotcoco_streaming(data: DetectionSet) -> tuple[Values, Laps]:
 def ultrafast_pycocotools(data: DetectionSet) -> tuple[Values, Laps]:
     from ultrafast_pycocotools import COCO, COCOeval
 
-    watch = Stopwatch()
-    ids, target, rows = _flat(data.batches)
-    annotations = {"images": _images(ids), "categories": _categories(data), "annotations": _annotations(target)}
-    truth = COCO(annotations, verbose=False)
-    evaluator = COCOeval(truth, truth.loadRes(rows), "bbox")
-    watch.lap("load")
-    return _evaluate(evaluator, watch), watch.laps
+    return _like_pycocotools(COCO, COCOeval, data)
 
 
 def faster_coco_eval(data: DetectionSet) -> tuple[Values, Laps]:
     from faster_coco_eval import COCO, COCOeval_faster
 
+    return _like_pycocotools(COCO, COCOeval_faster, data)
+
+
+def pycocotools(data: DetectionSet) -> tuple[Values, Laps]:
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    return _like_pycocotools(COCO, COCOeval, data)
+
+
+def _like_pycocotools(coco: Any, evaluator: Any, data: DetectionSet) -> tuple[Values, Laps]:
     watch = Stopwatch()
     ids, target, rows = _flat(data.batches)
-    annotations = {"images": _images(ids), "categories": _categories(data), "annotations": _annotations(target)}
-    truth = COCO(annotations)
-    evaluator = COCOeval_faster(truth, truth.loadRes(rows), "bbox")
+    truth = coco()
+    truth.dataset = {"images": _images(ids), "categories": _categories(data), "annotations": _annotations(target)}
+    truth.createIndex()
+    evaluation = evaluator(truth, truth.loadRes(rows), "bbox")
     watch.lap("load")
-    return _evaluate(evaluator, watch), watch.laps
+    return _evaluate(evaluation, watch), watch.laps
 
 
-def torchmetrics_detection(data: DetectionSet) -> tuple[Values, Laps]:
-    import faster_coco_eval  # noqa: F401
-    import torchvision  # noqa: F401
+def torchmetrics_faster_coco_eval(data: DetectionSet) -> tuple[Values, Laps]:
+    return _torchmetrics(data, "faster_coco_eval")
+
+
+def torchmetrics_pycocotools(data: DetectionSet) -> tuple[Values, Laps]:
+    return _torchmetrics(data, "pycocotools")
+
+
+def _torchmetrics(data: DetectionSet, backend: Literal["faster_coco_eval", "pycocotools"]) -> tuple[Values, Laps]:
     from torchmetrics.detection import MeanAveragePrecision
 
     watch = Stopwatch()
     metric = MeanAveragePrecision(
-        backend="faster_coco_eval",
+        backend=backend,
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),  # its default grids are rounded to float32
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
     )
@@ -283,11 +296,12 @@ def scikit_learn(data: RetrievalSet) -> tuple[Values, Laps]:
     return {"map": value}, watch.laps
 
 
-def rows(data: RetrievalSet, queries: int = 1_000) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def rows(data: RetrievalSet, queries: int = 1_000) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Flat batches (preds, target, indexes) of ``queries`` queries each."""
-    indexes = torch.arange(len(data.preds))[:, None].expand_as(data.preds)
-    columns = (data.preds, data.target, indexes)
-    return list(zip(*([part.flatten() for part in column.split(queries)] for column in columns), strict=True))
+    for first in range(0, len(data.preds), queries):
+        preds, target = data.preds[first : first + queries], data.target[first : first + queries]
+        indexes = torch.arange(first, first + len(preds))[:, None].expand_as(preds)
+        yield preds.flatten(), target.flatten(), indexes.flatten()
 
 
 def _dicts(data: RetrievalSet) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:

@@ -27,7 +27,7 @@ class DetectionSet:
     def __str__(self) -> str:
         return (
             f"{self.num_images:,} images, {self.num_targets:,} boxes, {self.num_preds:,} detections, "
-            f"{self.num_classes} classes"
+            f"{self.num_classes} class{'es' if self.num_classes > 1 else ''}"
         )
 
 
@@ -42,7 +42,11 @@ class HashingSet:
 
     def __str__(self) -> str:
         bits = self.query_codes.shape[1]
-        return f"{len(self.query_codes):,} queries x {len(self.gallery_codes):,} codes x {bits} bits"
+        distinct = len(self.gallery_codes.unique(dim=0))
+        return (
+            f"{len(self.query_codes):,} queries x {len(self.gallery_codes):,} codes x {bits} bits, "
+            f"{distinct:,} of the codes distinct"
+        )
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,27 @@ def objects365_like(num_images: int = 80_000) -> DetectionSet:
     return detection(num_images, num_classes=365, per_image=15, crowd=0.01, seed=42)
 
 
-def detection(num_images: int, *, num_classes: int, per_image: int, crowd: float, seed: int) -> DetectionSet:
-    """Images of a few classes each; of the detections 60 % are jittered copies of ground truths, the rest anywhere."""
+def crowded(num_images: int = 500) -> DetectionSet:
+    """Crowds of one class: 120 people an image who cover each other, and 300 boxes of a detector."""
+    return detection(num_images, num_classes=1, per_image=300, crowd=0.01, seed=7, scale=100, most=400)
+
+
+def detection(
+    num_images: int,
+    *,
+    num_classes: int,
+    per_image: int,
+    crowd: float,
+    seed: int,
+    scale: float = 6.1,
+    most: int = 60,
+) -> DetectionSet:
+    """Images of a few classes and 1.2 ``scale`` boxes each; 60 % of the detections are jittered copies of those."""
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(num_classes, 0.5)) + 1e-4
     weights /= weights.sum()
 
-    counts = rng.gamma(1.2, 6.1, num_images).astype(np.int64).clip(max=60)
+    counts = rng.gamma(1.2, scale, num_images).astype(np.int64).clip(max=most)
     image = np.repeat(np.arange(num_images), counts)
     kinds = (rng.poisson(2, num_images) + 1).clip(max=counts.clip(min=1))
     palette = rng.choice(num_classes, (num_images, kinds.max()), p=weights)
@@ -161,13 +179,20 @@ def detection(num_images: int, *, num_classes: int, per_image: int, crowd: float
     return DetectionSet(batches, num_images, num_classes, len(image), len(pred_image))
 
 
-def hashing(num_queries: int = 1_000, num_gallery: int = 59_000, bits: int = 64, num_classes: int = 10) -> HashingSet:
-    """Codes that look trained: a prototype for each class, of which every code has flipped a fifth of the bits."""
+def hashing(
+    num_queries: int = 1_000, num_gallery: int = 59_000, bits: int = 64, num_classes: int = 10, collapsed: float = 0
+) -> HashingSet:
+    """Codes that look trained: a prototype for each class, of which every code has flipped a fifth of the bits.
+
+    The part ``collapsed`` of all codes has flipped none, and a tenth of those stands on the prototype of another class.
+    """
     rng = torch.Generator().manual_seed(0)
     prototypes = torch.randint(0, 2, (num_classes, bits), generator=rng)
     labels = torch.randint(0, num_classes, (num_queries + num_gallery,), generator=rng)
     flipped = torch.rand(len(labels), bits, generator=rng) < 0.2
-    codes = (prototypes[labels] ^ flipped).float() * 2 - 1
+    stuck, mistaken = torch.rand(2, len(labels), generator=rng) < torch.tensor([[collapsed], [0.1]])
+    flipped &= ~stuck[:, None]
+    codes = (prototypes[(labels + (stuck & mistaken)) % num_classes] ^ flipped).float() * 2 - 1
     return HashingSet(codes[:num_queries], labels[:num_queries], codes[num_queries:], labels[num_queries:])
 
 
