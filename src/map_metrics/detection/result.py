@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from map_metrics import plots
+from map_metrics.checks import number
 from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.detection.bootstrap import Interval, bootstrap
 from map_metrics.detection.confusion import confusion_matrix
@@ -476,16 +477,10 @@ def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
 
 
 def _number(name: str, value: Any, *, above: float = -math.inf, most: float = math.inf) -> float:
-    real = isinstance(value, Real) and not isinstance(value, bool) and not _is_huge(value)
-    if not real or not above < float(value) <= most:
+    if not above < number(value) <= most:
         bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
         raise ValueError(f"Argument `{name}` must be a number {' and '.join(bounds)}".rstrip() + f", got {value!r}")
-    return float(value)
-
-
-def _is_huge(value: Real) -> bool:
-    """An int that no float holds."""
-    return isinstance(value, Integral) and abs(int(value)).bit_length() > 1023
+    return number(value)
 
 
 def _count(name: str, value: Any, *, least: int = 0) -> int:
