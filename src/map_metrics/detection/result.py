@@ -296,8 +296,9 @@ class DetectionResult:
 
         Each resample draws as many images as there are, with replacement; nothing is matched again. The same seed gives
         the same bits, whatever the order in which images with ids came. Resamples in which the number is undefined are
-        left out of the interval. A repeated image raises the envelope of precision a little, so where a model ranks
-        badly an interval of AP can lie above the value.
+        left out of the interval. In the order of equal scores, a detection of a repeated image has its copies beside
+        it. A repeated image raises the envelope of precision a little, so where a model ranks badly an interval of AP
+        can lie above the value.
 
         Args:
             num_resamples: how often to draw.
@@ -407,7 +408,8 @@ class DetectionResult:
         """The table that pycocotools prints, one line per number."""
         protocol = self.options.protocol
         spans = {"50": "0.50", "75": "0.75"}
-        whole = f"{protocol.iou_thresholds[0]:.2f}:{protocol.iou_thresholds[-1]:.2f}"
+        ends = sorted({min(protocol.iou_thresholds), max(protocol.iou_thresholds)})
+        whole = ":".join(f"{end:.2f}" if math.isclose(end, round(end, 2)) else f"{end:g}" for end in ends)
         areas = [name for name, _, _ in protocol.areas]
         largest = str(protocol.max_detections[-1]) if protocol.max_detections else "all"
         lines = []
