@@ -23,6 +23,7 @@ from map_metrics.average_precision import (
 )
 from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.conventions import Conventions
+from map_metrics.devices import methods_on_cpu
 
 
 class DistanceCounts(NamedTuple):
@@ -32,6 +33,7 @@ class DistanceCounts(NamedTuple):
     relevant: Tensor
 
 
+@methods_on_cpu
 @dataclass(frozen=True, repr=False)
 class RetrievalResult:
     """The queries behind a mean average precision.

@@ -27,8 +27,10 @@ from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.precision_recall import BestF, Curve, best_f, precision_recall
 from map_metrics.detection.slices import group_names, summarize_groups
 from map_metrics.detection.summary import Tables, per_class, precision_at, summarize, tabulate
+from map_metrics.devices import methods_on_cpu
 
 
+@methods_on_cpu
 @dataclass(frozen=True, repr=False)
 class DetectionResult:
     """The tables behind a mean average precision of detections.
