@@ -234,3 +234,56 @@ def test_nested_tensors_are_refused_by_name():
     for key in ("boxes", "scores", "labels"):
         with pytest.raises(ValueError, match=rf"preds\[0\]\['{key}'\].* must be a dense tensor"):
             detection_map([found()[0] | {key: nested}], true())
+
+
+def ranked(cls=RetrievalMAP):
+    metric = cls()
+    if cls is RetrievalMAP:
+        metric.update(SCORES.repeat(2, 1), TARGET.repeat(2, 1))
+    else:
+        metric.update(torch.ones(2, 3), labels=T([1, 2]), query=True)
+        metric.update(torch.ones(2, 3), labels=T([1, 2]), query=False)
+    return metric.result()
+
+
+def detected():
+    metric = DetectionMAP()
+    metric.update(found(), true())
+    return metric.result()
+
+
+QUESTIONS = {
+    "n of a ranking": ("n", lambda value: ranked().worst(value)),
+    "n of images": ("n", lambda value: detected().worst_images(value)),
+    "k of precision": ("k", lambda value: ranked().precision_at(value)),
+    "k of recall": ("k", lambda value: ranked().recall_at(value)),
+    "points": ("points", lambda value: ranked().curve(value)),
+    "radius": ("radius", lambda value: ranked(HashingMAPAtK).precision_within(value)),
+    "pooled": ("pooled", lambda value: ranked(HashingMAPAtK).radius_curve(pooled=value)),
+    "groups of queries": ("groups", lambda value: ranked().by_group(value)),
+    "groups of queries, one of them": ("groups", lambda value: ranked().by_group(["a", [value]])),
+    "groups of images": ("groups", lambda value: detected().by_slice(value)),
+    "seed": ("seed", lambda value: detected().bootstrap(2, seed=value)),
+    "confidence": ("confidence", lambda value: detected().bootstrap(2, confidence=value)),
+}
+
+
+@pytest.mark.parametrize(
+    "value", [None, "text", -1, 1.5, float("nan"), 0.5j, print, T(1.5), T(1).to("meta")], ids=shown
+)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_with_a_bad_argument_is_refused_by_name(question, value):
+    name, ask = QUESTIONS[question]
+    with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+        ask(value)
+
+
+def test_a_question_about_too_much_is_refused():
+    for question in ("k of precision", "points"):
+        name, ask = QUESTIONS[question]
+        for value in (10**400, 2**63):
+            with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+                ask(value)
+    assert ranked().precision_at(np.int64(2)).tolist() == [0.5, 0.5]
+    assert ranked().by_group(np.array([3, 3])) == ranked().by_group(T([3, 3])) == {3: {"map": 0.5, "count": 2}}
+    assert list(ranked().by_group(range(2))) == list(ranked().by_group((0, 1))) == [0, 1]

@@ -6,6 +6,7 @@ Each refusal is a ValueError that names the argument, what was expected, what ca
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -77,6 +78,22 @@ def entries(name: str, values: Any) -> list[Any]:
 def numbers(name: str, values: Any) -> tuple[float, ...]:
     """The same as floats, by the rule of :func:`number`."""
     return tuple(map(number, entries(name, values)))
+
+
+def count(name: str, value: Any, *, least: int = 0, most: float = math.inf) -> int:
+    """An int in a range."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+        bounds = f"of {least} or more" if most == math.inf else f"in {least} .. {most}"
+        raise ValueError(f"Argument `{name}` must be an int {bounds}, got {value!r}")
+    return int(value)
+
+
+def hashable(name: str, values: Sequence[Hashable]) -> list[Hashable]:
+    """Names that can be keys of a dict."""
+    for value in values:
+        if not isinstance(value, Hashable):
+            raise ValueError(f"Argument `{name}` must hold names that can be keys of a dict, got {value!r}")
+    return list(values)
 
 
 def integers(name: str, value: Any) -> Tensor:

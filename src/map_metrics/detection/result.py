@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from map_metrics import plots
-from map_metrics.checks import number
+from map_metrics.checks import count, number
 from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.detection.bootstrap import Interval, bootstrap
 from map_metrics.detection.confusion import confusion_matrix
@@ -274,7 +274,7 @@ class DetectionResult:
         """The n rows of :meth:`per_image` of the lowest AP, the lowest first; images without ground truth left out."""
         rows = self.per_image(iou)
         order = torch.sort(self._image_ap, stable=True).indices.tolist()
-        return [rows[i] for i in order if rows[i]["ap"] > -1][: _count("n", n)]
+        return [rows[i] for i in order if rows[i]["ap"] > -1][: count("n", n)]
 
     def by_slice(self, groups: Mapping[int, Hashable] | Sequence[Hashable] | Tensor) -> dict[Hashable, dict[str, Any]]:
         """The headline numbers of groups of images (day and night, say), and how many images each holds (``count``).
@@ -317,9 +317,9 @@ class DetectionResult:
             self._matched,
             self.options.protocol,
             self._evidence().image_ids,
-            num_resamples=_count("num_resamples", num_resamples, least=1),
+            num_resamples=count("num_resamples", num_resamples, least=1),
             confidence=confidence,
-            seed=_count("seed", seed),
+            seed=count("seed", seed),
             key=key,
             class_groups=self.options.class_groups,
         )
@@ -485,12 +485,6 @@ def _number(name: str, value: Any, *, above: float = -math.inf, most: float = ma
         bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
         raise ValueError(f"Argument `{name}` must be a number {' and '.join(bounds)}".rstrip() + f", got {value!r}")
     return number(value)
-
-
-def _count(name: str, value: Any, *, least: int = 0) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"Argument `{name}` must be an int of {least} or more, got {value!r}")
-    return int(value)
 
 
 def _without_infinity(value: Any) -> Any:
