@@ -103,7 +103,7 @@ BROKEN: dict[str, Callable[[Tensor], Any]] = {
     "3": lambda x: 3,
     "0.5": lambda x: 0.5,
     "True": lambda x: True,
-    "numpy": lambda x: x.numpy(),
+    "numpy": lambda x: np.asarray(x.tolist()),
     "list": lambda x: x.tolist(),
     "tuple": lambda x: tuple(x),
     "sparse": lambda x: x.to_sparse(),

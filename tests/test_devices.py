@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from cases import BY_NAME, CASES, assert_same, fed
 
 from map_metrics import DetectionMAP, EmbeddingMAPAtK, HashingMAPAtK, RetrievalMAP
+from map_metrics.detection.result import DetectionResult
 from map_metrics.functional import embedding_map, hashing_map, retrieval_map
 from map_metrics.hamming import Part, as_words, histograms, histograms_by_product, pack_bits
 from map_metrics.ranking import count_by_search, count_reaching, levels_of
@@ -136,3 +138,52 @@ def test_every_device_gives_the_same_bits(values, device, monkeypatch):
     )
     for first, second in zip(values(device), expected, strict=True):
         same(first, second)
+
+
+# --- another default device ------------------------------------------------------------------------------------------
+
+
+ELSEWHERE = torch.device("meta")  # stands for any other: what is made on it cannot meet a tensor of the CPU
+
+
+def answers(result) -> dict:
+    """What a result of any kind says, first asked here."""
+    if isinstance(result, dict):
+        return {name: answers(part) for name, part in result.items()}
+    said = {
+        "numbers": result.to_dict(),
+        "value": result.value(),
+        "text": repr(result),
+        "compared": result.compare(result).to_dict(),
+    }
+    if isinstance(result, DetectionResult):
+        said |= {"text": result.summary(), "classes": result.per_class(), "images": result.worst_images()}
+        said |= {"bounds": result.bounds, "interval": result.bootstrap(5), "errors": result.errors()}
+        said |= {"slices": result.by_slice([0] * result.num_images), "confusion": result.confusion_matrix()}
+        return said | {"f": result.best_f(), "curve": result.pr_curve(int(result.classes[0]))}
+    said |= {"chance": result.chance, "worst": result.worst(3), "groups": result.by_group([0] * len(result.query))}
+    return said | {"precision": result.precision_at(2), "recall": result.recall_at(2), "curve": result.curve()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_another_default_device_changes_nothing(case):
+    batches, others = case.batches(), case.batches()
+    expected, pure = case.value(batches), case.pure(batches)
+    said, twin = answers(fed(case.make(), batches).result()), case.make()
+    with ELSEWHERE:
+        assert_same(fed(twin, others).compute(), expected)
+        assert_same(case.pure(others), pure)
+        assert_same(answers(twin.result()), said)
+        twin(**others[0])
+
+
+def test_the_default_of_the_whole_program_may_be_another():
+    metric = BY_NAME["detection-macro"].make()
+    batches = BY_NAME["detection-macro"].batches()
+    torch.set_default_device(ELSEWHERE)
+    try:
+        value = fed(metric, batches).compute()
+        assert torch.zeros(1).device == ELSEWHERE
+    finally:
+        torch.set_default_device(None)
+    assert_same(value, BY_NAME["detection-macro"].value(batches))

@@ -1,6 +1,7 @@
 """Inputs at the edge of what an argument can be: refused by name, or taken for what they say."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -81,6 +82,84 @@ REFUSED = {
 }
 
 
+NO_NUMBERS = [None, "x", b"x", 0.5j, float("nan"), Fraction(10**400), [0.5], {0.5}, {0.5: 0.5}, print, object()]
+NO_NUMBERS += [np.array([0.5]), np.array(["x"]), np.datetime64("2020-01-01"), T([0.5]), T([0.5]).to("meta")]
+NO_LISTS = [
+    "x",
+    b"x",
+    0.5j,
+    float("nan"),
+    {0.5},
+    {0.5: 0.5},
+    print,
+    object(),
+    [],
+    (),
+    np.array(0.5),
+    np.zeros((1, 1)),
+    T(0.5),
+]
+NO_LISTS += [T([]), T([[0.5]]), T([0.5j]), T([0.5]).to("meta"), T([0.5]).to_sparse()]
+LISTS = {
+    "iou_thresholds": lambda value: DetectionMAP(iou_thresholds=value),
+    "rec_thresholds": lambda value: DetectionMAP(rec_thresholds=value),
+    "max_detection_thresholds": lambda value: DetectionMAP(max_detection_thresholds=value),
+    "sigmas": lambda value: DetectionMAP(iou_type="keypoints", sigmas=value),
+    "label_weights": lambda value: HashingMAPAtK(relevance="weighted", label_weights=value),
+    "areas": lambda value: replace(COCO, areas=value),
+    "top_k": lambda value: RetrievalMAP(top_k=value),
+}
+SINGLE = {
+    "area": lambda value: replace(COCO, areas=[("all", 0.0, value)]),
+    "areas": lambda value: replace(COCO, areas=[(value, 0.0, 1.0)] if value != "x" else value),
+    "group_weight": lambda value: replace(COCO, group_weight=value),
+    "epsilon": lambda value: replace(COCO, epsilon=value),
+    "ignored": lambda value: replace(COCO, ignored=[value]),
+    "ties": lambda value: replace(COCO, ties=value),
+    "protocol": lambda value: DetectionMAP(protocol=value),
+    "iou_type": lambda value: DetectionMAP(iou_type=[value]),
+    "average": lambda value: DetectionMAP(average=value),
+    "class_names": lambda value: DetectionMAP(class_names={1: value} if value != "x" else value),
+    "hierarchy": lambda value: DetectionMAP(hierarchy={1: value}),
+    "relevance": lambda value: HashingMAPAtK(relevance=value),
+    "denominator": lambda value: RetrievalMAP(denominator=value),
+}
+
+
+def shown(value: object) -> str:
+    return f"{type(value).__name__} {str(value)[:30]}"
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=shown)
+@pytest.mark.parametrize("name", [*LISTS, *SINGLE])
+def test_what_is_no_number_is_refused_by_name(name, value):
+    """Nor is it the name of anything."""
+    calls = [SINGLE[name]] if name in SINGLE else []
+    if name in LISTS:
+        calls += [lambda value: LISTS[name]([value]), lambda value: LISTS[name]((0.5, value))]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"Argument `{name}s?` must"):
+            call(value)
+
+
+@pytest.mark.parametrize("value", NO_LISTS, ids=shown)
+@pytest.mark.parametrize("name", LISTS)
+def test_what_is_no_list_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+        LISTS[name](value)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 2**1024])
+def test_an_int_that_no_float_holds_is_refused(value):
+    for name in LISTS.keys() - {"top_k"}:  # beyond the end of every list
+        with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+            LISTS[name]([value])
+    for name in ("area", "epsilon", "group_weight"):
+        with pytest.raises(ValueError, match=f"Argument `{name}s?` must"):
+            SINGLE[name](value)
+    assert float(retrieval_map(SCORES, TARGET, top_k=2**1024)) == 0.5
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_by_name(name):
     call, message = REFUSED[name]
@@ -143,3 +222,68 @@ def test_a_broken_table_is_neither_merged_nor_loaded(table):
         metric.load_state_dict(broken)
     metric._computed = None
     assert metric.compute()["map"] == before
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_by_name():
+    nested = torch.nested.nested_tensor([T([0.5])])
+    with pytest.raises(ValueError, match="Argument `iou_thresholds` must be a dense tensor, got a nested one"):
+        DetectionMAP(iou_thresholds=nested)
+    with pytest.raises(ValueError, match="Argument `preds` must be a dense tensor"):
+        retrieval_map(nested, TARGET)
+    for key in ("boxes", "scores", "labels"):
+        with pytest.raises(ValueError, match=rf"preds\[0\]\['{key}'\].* must be a dense tensor"):
+            detection_map([found()[0] | {key: nested}], true())
+
+
+def ranked(cls=RetrievalMAP):
+    metric = cls()
+    if cls is RetrievalMAP:
+        metric.update(SCORES.repeat(2, 1), TARGET.repeat(2, 1))
+    else:
+        metric.update(torch.ones(2, 3), labels=T([1, 2]), query=True)
+        metric.update(torch.ones(2, 3), labels=T([1, 2]), query=False)
+    return metric.result()
+
+
+def detected():
+    metric = DetectionMAP()
+    metric.update(found(), true())
+    return metric.result()
+
+
+QUESTIONS = {
+    "n of a ranking": ("n", lambda value: ranked().worst(value)),
+    "n of images": ("n", lambda value: detected().worst_images(value)),
+    "k of precision": ("k", lambda value: ranked().precision_at(value)),
+    "k of recall": ("k", lambda value: ranked().recall_at(value)),
+    "points": ("points", lambda value: ranked().curve(value)),
+    "radius": ("radius", lambda value: ranked(HashingMAPAtK).precision_within(value)),
+    "pooled": ("pooled", lambda value: ranked(HashingMAPAtK).radius_curve(pooled=value)),
+    "groups of queries": ("groups", lambda value: ranked().by_group(value)),
+    "groups of queries, one of them": ("groups", lambda value: ranked().by_group(["a", [value]])),
+    "groups of images": ("groups", lambda value: detected().by_slice(value)),
+    "seed": ("seed", lambda value: detected().bootstrap(2, seed=value)),
+    "confidence": ("confidence", lambda value: detected().bootstrap(2, confidence=value)),
+}
+
+
+@pytest.mark.parametrize(
+    "value", [None, "text", -1, 1.5, float("nan"), 0.5j, print, T(1.5), T(1).to("meta")], ids=shown
+)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_with_a_bad_argument_is_refused_by_name(question, value):
+    name, ask = QUESTIONS[question]
+    with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+        ask(value)
+
+
+def test_a_question_about_too_much_is_refused():
+    for question in ("k of precision", "points"):
+        name, ask = QUESTIONS[question]
+        for value in (10**400, 2**63):
+            with pytest.raises(ValueError, match=f"Argument `{name}` must"):
+                ask(value)
+    assert ranked().precision_at(np.int64(2)).tolist() == [0.5, 0.5]
+    assert ranked().by_group(np.array([3, 3])) == ranked().by_group(T([3, 3])) == {3: {"map": 0.5, "count": 2}}
+    assert list(ranked().by_group(range(2))) == list(ranked().by_group((0, 1))) == [0, 1]

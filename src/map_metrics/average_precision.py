@@ -26,6 +26,7 @@ from torch import Tensor
 
 from map_metrics import checks
 from map_metrics.conventions import Conventions
+from map_metrics.devices import on_cpu
 from map_metrics.interpolation import GRIDS, envelope, precision_at_recall
 
 UNLIMITED = torch.iinfo(torch.int64).max
@@ -156,6 +157,7 @@ _CONTRIBUTIONS: dict[tuple[str, str], _Contribution] = {
 # --- the public form -------------------------------------------------------------------------------------------------
 
 
+@on_cpu
 def average_precision(
     total: Tensor,
     relevant: Tensor,

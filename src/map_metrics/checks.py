@@ -5,7 +5,9 @@ Each refusal is a ValueError that names the argument, what was expected, what ca
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from collections.abc import Hashable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -41,8 +43,8 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(f"Argument `{name}` must be a torch.Tensor, got {type(value).__name__}")
     if value.is_meta:
         raise ValueError(f"Argument `{name}` must hold values, got a tensor on the meta device")
-    if value.layout != torch.strided:
-        raise ValueError(f"Argument `{name}` must be a dense tensor, got layout {value.layout}")
+    if value.layout != torch.strided or value.is_nested:
+        raise ValueError(f"Argument `{name}` must be a dense tensor, got {_layout(value)}")
     if value.dtype in UNSIGNED:  # torch has few operations for these
         signed = value.long()
         refuse(name, signed < 0, "hold integers below 2^63", value)
@@ -50,6 +52,48 @@ def tensor(name: str, value: Any) -> Tensor:
     if not (value.is_floating_point() or is_integer(value)):
         raise ValueError(f"Argument `{name}` must be of a real dtype, got {value.dtype}")
     return value.detach().resolve_neg()  # NumPy takes no lazily negated tensor
+
+
+def _layout(value: Tensor) -> str:
+    return "a nested one" if value.is_nested else f"layout {value.layout}"
+
+
+def number(value: Any) -> float:
+    """A real number as a float; NaN for anything else, for True and False, and for what no float holds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def entries(name: str, values: Any) -> list[Any]:
+    """The entries of a list, tuple, array or tensor; empty for anything else."""
+    values = tensor(name, values) if isinstance(values, Tensor) else values
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    return list(plain) if isinstance(plain, list | tuple) else []
+
+
+def numbers(name: str, values: Any) -> tuple[float, ...]:
+    """The same as floats, by the rule of :func:`number`."""
+    return tuple(map(number, entries(name, values)))
+
+
+def count(name: str, value: Any, *, least: int = 0, most: float = math.inf) -> int:
+    """An int in a range."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+        bounds = f"of {least} or more" if most == math.inf else f"in {least} .. {most}"
+        raise ValueError(f"Argument `{name}` must be an int {bounds}, got {value!r}")
+    return int(value)
+
+
+def hashable(name: str, values: Sequence[Hashable]) -> list[Hashable]:
+    """Names that can be keys of a dict."""
+    for value in values:
+        if not isinstance(value, Hashable):
+            raise ValueError(f"Argument `{name}` must hold names that can be keys of a dict, got {value!r}")
+    return list(values)
 
 
 def integers(name: str, value: Any) -> Tensor:

@@ -16,6 +16,7 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import checks
 from map_metrics.average_precision import Groups
 from map_metrics.conventions import Aggregation, Conventions, TopK, flag, one_of
+from map_metrics.devices import on_cpu
 from map_metrics.gallery import (
     NO_MATCHES,
     Collection,
@@ -263,6 +264,7 @@ def _block(
     return labelled_block(vectors.shape[1], pack_floats(vectors), *rows)
 
 
+@on_cpu
 def embedding_map(
     query_embeddings: Tensor,
     query_labels: Tensor,

@@ -13,6 +13,7 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import checks
 from map_metrics.average_precision import Groups, groups_from_counts
 from map_metrics.conventions import Aggregation, Conventions, TopK, flag
+from map_metrics.devices import on_cpu
 from map_metrics.gallery import (
     NO_MATCHES,
     Collection,
@@ -145,6 +146,7 @@ def _block(codes: Any, labels: Any, query: Any, ids: Any, *, relevance: Relevanc
     return labelled_block(bits, words, *check_rows(len(checked), labels, query, ids, relevance))
 
 
+@on_cpu
 def hashing_map(
     query_codes: Tensor,
     query_labels: Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from map_metrics.checks import numbers
 from map_metrics.ranking import dense_ids
 
 
@@ -103,14 +105,10 @@ class Relevance:
 
 
 def _weights(values: Sequence[float] | Tensor) -> tuple[float, ...]:
-    try:
-        weights = torch.as_tensor(values, dtype=torch.float64)
-        valid = weights.ndim == 1 and len(weights) > 0 and bool((torch.isfinite(weights) & (weights > 0)).all())
-    except (TypeError, ValueError, RuntimeError):
-        valid = False
-    if not valid:
+    weights = numbers("label_weights", values)
+    if not weights or not all(0 < weight < math.inf for weight in weights):
         raise ValueError(f"Argument `label_weights` must be a vector of finite weights > 0, got {values!r}")
-    return tuple(weights.tolist())
+    return weights
 
 
 def with_label(words: Tensor, label: int) -> Tensor:

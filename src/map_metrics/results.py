@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -21,8 +22,10 @@ from map_metrics.average_precision import (
     precision_recall_curve,
     ranked_average_precision,
 )
+from map_metrics.checks import count, entries, hashable
 from map_metrics.comparison import Comparison, paired_comparison, pairing
-from map_metrics.conventions import Conventions
+from map_metrics.conventions import Conventions, flag
+from map_metrics.devices import methods_on_cpu
 
 
 class DistanceCounts(NamedTuple):
@@ -32,6 +35,7 @@ class DistanceCounts(NamedTuple):
     relevant: Tensor
 
 
+@methods_on_cpu
 @dataclass(frozen=True, repr=False)
 class RetrievalResult:
     """The queries behind a mean average precision.
@@ -109,7 +113,7 @@ class RetrievalResult:
     def worst(self, n: int = 10) -> list[dict[str, Any]]:
         """The n queries of the lowest AP (at the first ``top_k``), the lowest first; skipped ones are left out."""
         ap = self._first_ap
-        order = torch.sort(ap.nan_to_num(nan=torch.inf), stable=True).indices[:n]
+        order = torch.sort(ap.nan_to_num(nan=torch.inf), stable=True).indices[: count("n", n)]
         rows = self.to_dict()["queries"]
         return [rows[i] for i in order.tolist() if not ap[i].isnan()]
 
@@ -125,7 +129,8 @@ class RetrievalResult:
 
     def precision_at(self, k: int) -> Tensor:
         """(Q,) float64: the share of relevant items among the first k; a mean where a tie crosses k."""
-        return hits_per_query(self.groups, _cutoff(k)) / k
+        k = _cutoff(k)
+        return hits_per_query(self.groups, k) / k
 
     def recall_at(self, k: int) -> Tensor:
         """(Q,) float64: the share of the relevant items found in the first k; 0 for a query without one."""
@@ -136,8 +141,7 @@ class RetrievalResult:
 
         One point a tie group, over the whole list: the curve of TREC's reports with 11 points.
         """
-        if not isinstance(points, int) or isinstance(points, bool) or points < 2:
-            raise ValueError(f"Argument `points` must be an int of 2 or more, got {points!r}")
+        points = count("points", points, least=2, most=1_000_000)
         precision = precision_recall_curve(self.groups, points)[:, self.num_relevant > 0]
         return torch.from_numpy(np.linspace(0, 1, points)), _column_means(precision.T)
 
@@ -147,8 +151,7 @@ class RetrievalResult:
         Raises:
             ValueError: if the result is not of a hashing metric, or the radius not a whole number >= 0.
         """
-        if not isinstance(radius, int) or isinstance(radius, bool) or radius < 0:
-            raise ValueError(f"Argument `radius` must be an int of 0 or more, got {radius!r}")
+        radius = count("radius", radius)
         total, relevant = (column[:, : radius + 1].sum(1).double() for column in self._distances())
         return relevant / total.clamp(min=1)
 
@@ -162,6 +165,7 @@ class RetrievalResult:
         Raises:
             ValueError: if the result is not of a hashing metric.
         """
+        flag("pooled", pooled)
         total, relevant = (column.cumsum(1).double() for column in self._distances())  # whole numbers, so exact
         if pooled:
             pairs, hits = total.sum(0), relevant.sum(0)
@@ -185,7 +189,8 @@ class RetrievalResult:
         Raises:
             ValueError: if there is not one group per query.
         """
-        names = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+        given = groups if isinstance(groups, Sequence) else entries("groups", groups)
+        names = hashable("groups", given)
         if len(names) != len(self.query):
             raise ValueError(f"Argument `groups` must hold one group per query, {len(self.query)}, got {len(names)}")
         members: dict[Hashable, list[float]] = {}
@@ -374,6 +379,6 @@ def _column_means(values: Tensor) -> Tensor:
 
 
 def _cutoff(k: Any) -> int:
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ValueError(f"Argument `k` must be a positive int, got {k!r}")
-    return k
+    if not isinstance(k, Integral) or isinstance(k, bool) or not 0 < int(k) < 2**63:
+        raise ValueError(f"Argument `k` must be a positive int of 64 bits, got {k!r}")
+    return int(k)

@@ -12,6 +12,7 @@ from torchmetrics.utilities import rank_zero_warn
 from map_metrics import checks, rows
 from map_metrics.average_precision import Groups
 from map_metrics.conventions import Aggregation, Conventions, TopK, flag
+from map_metrics.devices import on_cpu
 from map_metrics.ranking import dense_ids, distinct_rows, fingerprints, first_of_runs, rank_matrix, rank_rows
 from map_metrics.results import RetrievalResult
 from map_metrics.rows import RowMetric
@@ -193,6 +194,7 @@ def _blocks(
     return matrix_rows(score, relevant, kept, names, known, largest=largest, stable=stable)
 
 
+@on_cpu
 def retrieval_map(
     preds: Tensor,
     target: Tensor,

@@ -24,6 +24,7 @@ from torchmetrics.utilities import rank_zero_warn
 from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
+from map_metrics.devices import cpu_by_default
 from map_metrics.saved import Header, check_header, plain, read_state, write_state
 
 CPU = torch.device("cpu")
@@ -329,7 +330,8 @@ class RowMetric(Metric):
         def wrapped(*args: Any, **kwargs: Any) -> None:
             kept = self._update_count, self._computed
             try:
-                counted(*args, **kwargs)
+                with cpu_by_default():
+                    counted(*args, **kwargs)
             except BaseException:
                 self._update_count, self._computed = kept
                 raise
@@ -343,7 +345,8 @@ class RowMetric(Metric):
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
                 self._check_config()
-                return call(*args, **kwargs)
+                with cpu_by_default():
+                    return call(*args, **kwargs)
             except BaseException:
                 if self._is_synced and self._should_unsync:
                     self.unsync()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from oracle_coco import annotations, box_iou, found, images_and_categories, pyco
 from map_metrics import DetectionMAP
 from map_metrics.comparison import paired_comparison
 from map_metrics.detection.evidence import Evidence
+from map_metrics.detection.hierarchy import expand
 from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.protocols import COCO
 from map_metrics.detection.result import DetectionResult
@@ -327,11 +329,22 @@ def test_pairs_of_an_image(lowest, stored):
 # --- intervals and comparisons ---------------------------------------------------------------------------------------
 
 
+def with_classes_above(detections, truths):
+    """Every row again in the class above its own: rows of one image and one score."""
+    labels = sorted({*detections.label.tolist(), *truths.label.tolist()})
+    return expand(detections, truths, None, dict.fromkeys(labels[1:], labels[:1]), expand_detections=True)[:2]
+
+
+@pytest.mark.parametrize("ties", ["stable", "optimistic", "pessimistic"])
 @pytest.mark.parametrize("seed", range(24))
-def test_resamples_equal_images_drawn_again(seed):
+def test_resamples_equal_images_drawn_again(seed, ties):
     detections, truths, protocol, num_images, average = random_scene(seed)
-    order = torch.sort(detections.score, stable=True).indices
-    detections.score[order] = torch.arange(len(order)).double()  # copies of an image tie with each other alone
+    protocol = replace(protocol, ties=ties)
+    if ties == "stable":  # copies of an image tie with each other alone
+        order = torch.sort(detections.score, stable=True).indices
+        detections.score[order] = torch.arange(len(order)).double()
+    elif seed % 3 == 0:
+        detections, truths = with_classes_above(detections, truths)
     result = result_of(detections, truths, protocol, num_images, average, stored=seed % 3 == 0)
     rng = np.random.default_rng(seed)
     draws = [np.sort(rng.integers(0, num_images, num_images)) for _ in range(3)]
@@ -349,6 +362,30 @@ def test_resamples_equal_images_drawn_again(seed):
         interval = result.bootstrap(3, seed=seed, key=key)
         assert interval.value == float(value)
         assert interval.samples.tolist() == [float(numbers[key]) for numbers in expected], key
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+@pytest.mark.parametrize("seed", range(24))
+def test_the_rows_of_an_image_drawn_twice_count_twice(seed, average):
+    """Equal scores too: in their stable order, each with its copies."""
+    detections, truths, protocol, num_images, _ = random_scene(seed)
+    if seed % 2:
+        detections, truths = with_classes_above(detections, truths)
+    rng = np.random.default_rng(seed)
+    weights = [np.bincount(rng.integers(0, num_images, num_images), minlength=num_images) for _ in range(3)]
+    expected: list[list[float]] = [[] for _ in weights]
+    for iou in protocol.iou_thresholds:
+        rows, true_rows = oracle.judge(detections, truths, protocol, iou, average)
+        judged = [row for row in rows if row["state"] in ("hit", "false")]
+        for weight, values in zip(weights, expected, strict=True):
+            label = (lambda row: row["category_id"]) if average == "macro" else (lambda row: "all")
+            drawn = [row for row in judged for _ in range(weight[row["image_id"] - 1])]
+            number = Counter(label(t) for t in true_rows if t["counts"] for _ in range(weight[t["image_id"] - 1]))
+            values.append(
+                oracle.mean_ap([(label(r), r["score"], r["state"] == "hit") for r in drawn], number, protocol)
+            )
+    samples = result_of(detections, truths, protocol, num_images, average).bootstrap(3, seed=seed).samples
+    assert samples.tolist() == pytest.approx([np.mean(values) for values in expected], abs=1e-12)
 
 
 def test_an_interval_is_made_of_percentiles():

@@ -24,6 +24,8 @@ PROTOCOLS = {
     "lvis": replace(LVIS, max_detections=(4,)),
     "openimages": OPEN_IMAGES,
     "zero": replace(COCO, absent="zero"),
+    "optimistic": replace(COCO, ties="optimistic"),
+    "pessimistic": replace(VOC2012, ties="pessimistic"),
     "area under COCO": replace(COCO, recall_thresholds=()),
 }
 

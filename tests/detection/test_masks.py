@@ -201,6 +201,14 @@ def test_columns_beyond_31_bits(height):
     assert (masks.area.tolist(), masks.box.tolist()) == ([6], [[0, 7, 1, 6]])
 
 
+@pytest.mark.parametrize("size", [[1, 2**18], [3, 2**18], [2**14 - 1, 2**18]])
+def test_the_widest_masks(size):
+    pixels = size[0] * size[1]
+    masks = read_masks("preds", [{"masks": [{"size": size, "counts": [1, pixels - 2, 1]}]}])
+    assert masks.area.tolist() == [pixels - 2]
+    assert masks.box.tolist() == [[size[0] == 1, 0, size[1] - 2 * (size[0] == 1), size[0]]]
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16], ids=str)
 def test_masks_in_small_floats(dtype):
     masks = read_masks("preds", [{"masks": torch.tensor([[[0.0, 0.5, 0.75], [1, 0.25, 0]]]).to(dtype)}])
@@ -231,6 +239,11 @@ BAD = {
     "a short size": ({"masks": [{**GOOD, "size": [2]}]}, r"\[0\]\['size'\] must be a height and a width, two ints"),
     "a broken size": ({"masks": [{**GOOD, "size": [2.0, 3]}]}, r"two ints, got \[2.0, 3\]"),
     "no height": ({"masks": [{"size": [0, 3], "counts": [0]}]}, "a width above 0 of fewer than"),
+    "more columns than fit": ({"masks": [{"size": [1, 2**31], "counts": [0, 2**31]}]}, r"at most 2\^18 columns"),
+    "columns of two pixels": ({"masks": [{"size": [1, 2**31], "counts": [0, 1, 2**31 - 2, 1]}]}, "columns, got"),
+    "packed columns": ({"masks": [{"size": [16, 2**18 + 1], "counts": b"0PPP8"}]}, "columns, got .16, 262145."),
+    "a wide polygon": ({"masks": [[[0, 0, 2, 0, 2, 2]]], "size": [1, 2**32 - 1]}, "columns, got"),
+    "a side that no float holds": ({"masks": [{**GOOD, "size": [10**400, 1]}]}, r"fewer than 2\^32 pixels"),
     "two sizes": ({"masks": [GOOD, {**GOOD, "size": [3, 2]}]}, r"got \(2, 3\) and \(3, 2\) in row 1"),
     "another size than the image": ({"masks": [GOOD], "size": [4, 4]}, r"got \(4, 4\) and \(2, 3\) in row 0"),
     "a short sum": ({"masks": [GOOD, {**GOOD, "counts": [2, 3]}]}, r"add up to 2 x 3, got 5 in row 1"),
@@ -241,6 +254,10 @@ BAD = {
         {"masks": [{**GOOD, "counts": [2.0, 4.0]}]},
         r"\[0\]\['counts'\] must be bytes, str or a list",
     ),
+    "counts of lists": ({"masks": [GOOD, {**GOOD, "counts": [[2], [3, 1]]}]}, r"\[1\]\['counts'\] must be bytes"),
+    "counts beyond 64 bits": ({"masks": [{**GOOD, "counts": [2**64, 6]}]}, r"\[0\]\['counts'\] must be bytes"),
+    "counts without values": ({"masks": [{**GOOD, "counts": [torch.ones(1).to("meta")]}]}, r"\['counts'\] must be"),
+    "half a character": ({"masks": [{**GOOD, "counts": "\ud800"}]}, "alphabet, got .* in row 0"),
     "no counts at all": ({"masks": [GOOD, {**GOOD, "counts": b""}]}, r"add up to 2 x 3, got b'' in row 1"),
     "another alphabet": ({"masks": [{**GOOD, "counts": "é6"}]}, "alphabet, got .* in row 0"),
     "a space": ({"masks": [{**GOOD, "counts": "6 "}]}, "alphabet, got b'6 ' in row 0"),

@@ -698,6 +698,26 @@ def test_the_summary_is_the_table_of_pycocotools():
     assert lines[6] == " Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=  1 ] = 1.000"
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "shown"),
+    [
+        ([0.9, 0.5], "0.50:0.90"),
+        ([0.75, 0.5, 0.9, 0.5], "0.50:0.90"),
+        ([0.9], "0.90"),
+        ([0.5, 0.5], "0.50"),
+        ([1, 0], "0.00:1.00"),
+        ([0.505], "0.505"),
+        ([1.0, 0.625], "0.625:1.00"),
+        (list(COCO.iou_thresholds)[::-1], "0.50:0.95"),
+        (COCO.iou_thresholds[8:9], "0.90"),  # 0.8999999999999999
+    ],
+)
+def test_the_summary_shows_the_thresholds_in_order(thresholds, shown):
+    result = made([found((B10, 0.9))], [true(B10)], iou_thresholds=thresholds).result()
+    lines = result.summary().splitlines()
+    assert [line.split("IoU=")[1].split(" ")[0] for line in lines] == [shown, "0.50", "0.75", *[shown] * 9]
+
+
 # --- a real set ------------------------------------------------------------------------------------------------------
 
 

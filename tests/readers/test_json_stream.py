@@ -111,6 +111,7 @@ def test_every_beginning_of_a_file_is_an_error(tmp_path, monkeypatch, name, wind
         ("", "a.json:1: is empty, expected JSON"),
         (" \r\n ", "a.json:2: is empty, expected JSON"),
         ("[" * 100_000, "a.json:1: is nested too deep"),
+        ('[{"id": 1},\n{"id": ' + "1" * 5000 + "}]", "a.json:2: holds a number of too many digits"),
         ('[{"a": "b\nc"}]', "a.json:1: is not JSON: Invalid control character"),
         ('[{"a": "b\nc"}', "a.json:1: "),
     ],

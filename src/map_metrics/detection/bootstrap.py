@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from map_metrics.detection.curves import Ints
+from map_metrics.detection.curves import Ints, tie_limits
 from map_metrics.detection.interpolated import interpolated
 from map_metrics.detection.judged import judge
 from map_metrics.detection.matched import Matched
@@ -92,6 +92,7 @@ class Weighable(NamedTuple):
         change: (X,) 1 or -1.
         changed: (H,) how many of those stand at or above each hit, over all curves.
         changed_before: (H,) how many of those stand in the curves before.
+        until: (H,) how many hits, over all curves, stand above the place up to which ``seen`` and ``changed`` count.
         true_image: (G,) image of each ground truth that counts.
         true_curve: (G,) its curve, in 0 .. C - 1.
         chosen: (C,) bool, the curves whose precision is averaged.
@@ -106,12 +107,13 @@ class Weighable(NamedTuple):
     change: Ints
     changed: Ints
     changed_before: Ints
+    until: Ints
     true_image: Ints
     true_curve: Ints
     chosen: NDArray[np.bool_]
 
 
-def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str]) -> Weighable:
+def weighable(matched: Matched, picked: Choice, protocol: Protocol, class_groups: Mapping[int, str]) -> Weighable:
     """Everything about the matches that no weight of an image changes."""
     rows = [judge(matched, picked.cap, t, picked.area) for t in picked.thresholds]
     first, num_curves = rows[0], matched.num_curves
@@ -122,6 +124,7 @@ def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str])
     changer = changers % max(len(first.place), 1)
     start = torch.searchsorted(first.curve, first.curve[place])  # of the curve of each hit
     of_threshold = threshold * len(first.place)
+    limit = tie_limits(first.curve, first.score, protocol)[place]
     seen_to = torch.cat([torch.zeros(1, dtype=torch.int64), seen.cumsum(0)])
     curves = torch.arange(len(rows) * num_curves + 1)
     true = first.true
@@ -129,12 +132,13 @@ def weighable(matched: Matched, picked: Choice, class_groups: Mapping[int, str])
         first.image[place],
         torch.searchsorted(first.curve[place] + threshold * num_curves, curves),
         first.image[seen],
-        seen_to[place + 1],
+        seen_to[limit],
         seen_to[start],
         first.image[changer],
         counts.view(-1)[changers].long() * 2 - 1,
-        torch.searchsorted(changers, of_threshold + place, right=True),
+        torch.searchsorted(changers, of_threshold + limit),
         torch.searchsorted(changers, of_threshold + start),
+        torch.searchsorted(of_threshold + place, of_threshold + limit),
         matched.truths.image[true],
         matched.truths.label[true],
     ]
@@ -157,6 +161,7 @@ def weighted(rows: Weighable, weight: Ints, picked: Choice, matched: Matched, pr
     seen = np.concatenate([[0], np.cumsum(weight[rows.seen_image])])
     changed = np.concatenate([[0], np.cumsum(rows.change * weight[rows.changer_image])])
     total = seen[rows.seen] - seen[rows.seen_before] + changed[rows.changed] - changed[rows.changed_before]
+    total += true - np.concatenate([[0], true])[rows.until]  # true positives count up to the hit itself
     envelope = interpolated(true, total, rows.bounds, np.tile(positives, num_thresholds), protocol)
     table = envelope.reshape(num_thresholds, num_curves, -1).swapaxes(1, 2)
     precision = np.where(positives > 0, table, -1.0)
@@ -181,7 +186,7 @@ def bootstrap(
     size = len(image_ids)
     if not picked.thresholds or not matched.num_curves:
         return Interval(-1.0, np.nan, np.nan, torch.full((num_resamples,), -1.0, dtype=torch.float64))
-    rows = weighable(matched, picked, class_groups or {})
+    rows = weighable(matched, picked, protocol, class_groups or {})
     by_id = np.argsort(np.array(image_ids, dtype=np.int64), kind="stable")
     rng = np.random.default_rng(seed)
     weight = np.ones(size, dtype=np.int64)

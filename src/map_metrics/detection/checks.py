@@ -21,9 +21,9 @@ _USUAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.boo
 _USUAL |= {torch.int32, torch.int64}
 _REAL = ("boxes", "scores", "area")  # float64 does not hold every int64
 _place = attrgetter("dtype", "device")
-_kind = attrgetter("dtype", "layout", "is_meta")
+_kind = attrgetter("dtype", "layout", "is_meta", "is_nested")
 _USUAL_KINDS = {
-    key: {(dtype, torch.strided, False) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
+    key: {(dtype, torch.strided, False, False) for dtype in _USUAL - ({torch.int64} if key in _REAL else set())}
     for key in ("labels", *_REAL, *FLAGS)
 }
 IMAGE_LABELS = {
@@ -226,7 +226,7 @@ def _tensor(name: str, i: int, image: Mapping[str, Any], key: str) -> Tensor:
     value = image.get(key)
     if value is None:
         raise ValueError(f"{name}[{i}] must hold the key '{key}', got {sorted(map(str, image))}")
-    if type(value) is not Tensor or value.dtype not in _USUAL or value.layout != torch.strided or value.is_meta:
+    if type(value) is not Tensor or _kind(value) not in _USUAL_KINDS[key]:
         value = tensor(f"{name}[{i}]['{key}']", value)
     if value.dtype == torch.int64 and key in _REAL:
         exact_integers(f"{name}[{i}]['{key}']", value)

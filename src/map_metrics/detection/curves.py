@@ -100,7 +100,9 @@ def sample_tables(
     precision, scores, recall = np.empty(shape), np.empty(shape), np.empty((*shape[:3], shape[4]))
     best_score = [_best_scores(detections, ranking, cap, protocol, shape[4]) for cap in protocol.cuts]
     score = take(detections.score, take(ranking.row, matches.detection)).numpy()
-    limit = _tie_limits(detections, ranking, protocol)
+    limit = None
+    if protocol.ties != "stable":
+        limit = tie_limits(ranking.label, take(detections.score, ranking.row), protocol).numpy()
     for area, count in enumerate(counts.numpy()):
         needed = needed_hits(count, levels[by_level]) if len(levels) else None
         for m, cap in enumerate(protocol.cuts):
@@ -124,17 +126,23 @@ def _axes_last(table: Floats) -> Tensor:
     return torch.from_numpy(np.moveaxis(table, (0, 1), (-2, -1)))
 
 
-def _tie_limits(detections: Detections, ranking: Ranking, protocol: Protocol) -> Ints | None:
-    """(n,) the place before which false positives stand above a hit, None where that is its own.
+def tie_limits(curve: Tensor, score: Tensor, protocol: Protocol) -> Tensor:
+    """(n,) int64, the place before which false positives stand above a hit.
 
-    Of equally scored detections of a class, a hit comes first (then it is where they start), or last (where they end).
+    Of equally scored detections of a curve, a hit comes first (then it is where they start), or last (where they end),
+    or in its own place.
+
+    Args:
+        curve: (n,) int64, the curve of each detection, ascending.
+        score: (n,) float64, descending in each curve.
+        protocol: the order of equal scores.
     """
+    places = torch.arange(len(curve))
     if protocol.ties == "stable":
-        return None
-    starts = true_rows(first_of_runs(ranking.label, take(detections.score, ranking.row))).numpy()
-    n = len(ranking.row)
-    group = np.searchsorted(starts, np.arange(n), side="right") - 1
-    return np.append(starts, n)[group + (protocol.ties == "pessimistic")]
+        return places + 1
+    starts = true_rows(first_of_runs(curve, score))
+    group = torch.searchsorted(starts, places, right=True) - 1
+    return torch.cat([starts, torch.tensor([len(curve)])])[group + (protocol.ties == "pessimistic")]
 
 
 def _best_scores(detections: Detections, ranking: Ranking, cap: int, protocol: Protocol, num_classes: int) -> Floats:

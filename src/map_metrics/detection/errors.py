@@ -75,7 +75,7 @@ def error_breakdown(evidence: Evidence, protocol: Protocol, iou: float, backgrou
     def value(curve: Tensor, hit: Tensor, counts: Tensor, true: Tensor) -> float:
         order = curve_order(curve, judged.score)
         positives = torch.bincount(matched.truths.label[true], minlength=matched.num_curves)
-        precision = average_precision(curve[order], hit[order], counts[order], positives, protocol)
+        precision = average_precision(curve[order], judged.score[order], hit[order], counts[order], positives, protocol)
         if protocol.absent == "zero":
             precision[absent & (torch.bincount(curve[counts], minlength=matched.num_curves) > 0)] = 0.0
         return mean_of_defined(precision.numpy())

@@ -59,7 +59,7 @@ def image_precision(matched: Matched, protocol: Protocol, num_images: int) -> Te
     order, cell = order[held], torch.searchsorted(cells, matched.ranking.cell[held])
     sums = torch.zeros(len(cells), dtype=torch.float64)
     for rows in judged:
-        sums += average_precision(cell, rows.hit[order], rows.counts[order], positives, protocol)
+        sums += average_precision(cell, rows.score[order], rows.hit[order], rows.counts[order], positives, protocol)
     held = positives > 0
     image = cells[held] // max(matched.num_curves, 1)
     total = torch.zeros(num_images, dtype=torch.float64).index_add_(0, image, sums[held])

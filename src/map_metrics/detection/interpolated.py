@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from map_metrics.detection.curves import Floats, Ints, area_under_envelope, needed_hits
+from map_metrics.detection.curves import Floats, Ints, area_under_envelope, needed_hits, tie_limits
 from map_metrics.detection.protocols import Protocol
 
 _BLOCK = 1 << 20  # entries of the largest temporary
@@ -46,22 +46,27 @@ def interpolated(true: Ints, total: Ints, bounds: Ints, positives: Ints, protoco
     return envelope
 
 
-def average_precision(curve: Tensor, hit: Tensor, counts: Tensor, positives: Tensor, protocol: Protocol) -> Tensor:
+def average_precision(
+    curve: Tensor, score: Tensor, hit: Tensor, counts: Tensor, positives: Tensor, protocol: Protocol
+) -> Tensor:
     """Mean interpolated precision of each curve.
 
     Args:
         curve: (n,) int64, the curve of each detection, ascending; inside a curve the best score comes first.
+        score: (n,) float64.
         hit: (n,) bool, true positives.
         counts: (n,) bool, true and false positives.
         positives: (K,) int64, ground truths of each curve.
-        protocol: the recall levels.
+        protocol: the recall levels, and the order of equal scores.
 
     Returns:
         (K,) float64, -1 for a curve without ground truth.
     """
     hits = hit.nonzero()[:, 0]
     seen = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    total = (seen[hits + 1] - seen[torch.searchsorted(curve, curve[hits])]).numpy()
+    limit = tie_limits(curve, score, protocol)[hits]
+    own = torch.arange(1, len(hits) + 1) - torch.searchsorted(hits, limit)  # true positives count up to the hit itself
+    total = (seen[limit] + own - seen[torch.searchsorted(curve, curve[hits])]).numpy()
     curves = (positives > 0).nonzero()[:, 0]  # the others have no hits
     bounds = torch.cat([torch.searchsorted(curve[hits], curves), torch.tensor([len(hits)])]).numpy()
     value = np.full(len(positives), -1.0)

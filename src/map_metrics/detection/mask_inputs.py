@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,6 +18,7 @@ from map_metrics.detection.run_lengths import Place, join, short, strips_of_runs
 
 PIXELS_AT_ONCE = 1 << 20  # of dense masks in the cache of a CPU
 DEVICE_PIXELS_AT_ONCE = 1 << 26  # fewer and larger steps for a GPU
+WIDEST = 1 << 18  # columns of a mask, each of which costs memory
 FURTHEST = 1e6  # pixels from the image's corner to a polygon's
 
 
@@ -131,8 +133,11 @@ def _size(where: str, size: Any) -> tuple[int, int]:
     if not is_pair or not all(isinstance(side, Integral) and not isinstance(side, bool) for side in pair):
         raise ValueError(f"{where} must be a height and a width, two ints, got {short(size)}")
     height, width = map(int, pair)
-    if not (height > 0 and width > 0 and height * width < 2**32):
-        raise ValueError(f"{where} must be a height and a width above 0 of fewer than 2^32 pixels, got {short(size)}")
+    if not (height > 0 and 0 < width <= WIDEST and height * width < 2**32):
+        raise ValueError(
+            f"{where} must be a height and a width above 0 of fewer than 2^32 pixels and at most 2^18 columns, "
+            f"got {short(size)}"
+        )
     return height, width
 
 
@@ -140,11 +145,13 @@ def _code(where: str, row: int, counts: Any) -> bytes | Integers:
     if isinstance(counts, bytes):
         return bytes(counts)
     if isinstance(counts, str):
-        return counts.encode()  # a character that is not ASCII becomes bytes that no code holds
-    if isinstance(counts, list | tuple | np.ndarray | Tensor):
-        plain = array(tensor(where, counts)) if isinstance(counts, Tensor) else np.asarray(counts)
-        if plain.ndim == 1 and plain.dtype.kind in "iu":
-            return plain.astype(np.int64)
+        return counts.encode(errors="surrogatepass")  # a character that is not ASCII becomes bytes that no code holds
+    plain = array(tensor(where, counts)) if isinstance(counts, Tensor) else counts
+    if isinstance(plain, list | tuple | np.ndarray):
+        with suppress(TypeError, ValueError, RuntimeError):  # lists in the list, tensors without values
+            plain = np.asarray(plain)
+            if plain.ndim == 1 and plain.dtype.kind in "iu":
+                return plain.astype(np.int64)
     raise ValueError(f"{where}[{row}]['counts'] must be bytes, str or a list of ints, got {short(counts)}")
 
 

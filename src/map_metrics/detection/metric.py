@@ -22,6 +22,7 @@ from map_metrics.detection.result import DetectionResult, value_of
 from map_metrics.detection.shapes import measure
 from map_metrics.detection.state import Images, distinct_images, image_blocks, rows_of, tables
 from map_metrics.detection.summary import tabulate
+from map_metrics.devices import on_cpu
 from map_metrics.rows import RowMetric
 from map_metrics.writers import write_coco
 
@@ -103,6 +104,7 @@ def _rounded_note(dtype: torch.dtype) -> str:
     )
 
 
+@on_cpu
 def detection_map(
     preds: Sequence[Mapping[str, Any]],
     target: Sequence[Mapping[str, Any]],

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
+from map_metrics.checks import numbers
 from map_metrics.conventions import flag, one_of
 from map_metrics.detection.hierarchy import ancestors
 from map_metrics.detection.keypoints import COCO_SIGMAS
@@ -59,7 +60,7 @@ class DetectionOptions:
         one_of("box_format", box_format, BOX_FORMATS)
         one_of("average", average, ("macro", "micro"))
         types = _iou_types(iou_type)
-        if protocol == "coco" and types == ("keypoints",):
+        if isinstance(protocol, str) and protocol == "coco" and types == ("keypoints",):
             protocol = "coco-keypoints"
         record = _protocol(protocol, iou_thresholds, rec_thresholds, max_detection_thresholds)
         if types != ("bbox",) and min(record.iou_thresholds) == 0:
@@ -100,7 +101,8 @@ class DetectionOptions:
 def _iou_types(value: Any) -> tuple[str, ...]:
     """One type, or boxes and masks."""
     types = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
-    if (len(types) == 1 and types[0] in IOU_TYPES) or sorted(map(str, types)) == ["bbox", "segm"]:
+    named = all(isinstance(name, str) for name in types)
+    if named and ((len(types) == 1 and types[0] in IOU_TYPES) or sorted(types) == ["bbox", "segm"]):
         return types
     raise ValueError(f"Argument `iou_type` must be one of {IOU_TYPES} or ('bbox', 'segm'), got {value!r}")
 
@@ -130,11 +132,10 @@ def _sigmas(values: Any, types: tuple[str, ...]) -> tuple[float, ...]:
         return COCO_SIGMAS
     if types != ("keypoints",):
         raise ValueError(f"Argument `sigmas` needs iou_type='keypoints', got iou_type={types}")
-    numbers = values.tolist() if hasattr(values, "tolist") else values
-    valid = isinstance(numbers, list | tuple) and all(isinstance(x, Real) and 0 < float(x) < math.inf for x in numbers)
-    if not valid or not numbers:
+    sigmas = numbers("sigmas", values)
+    if not sigmas or not all(0 < x < math.inf for x in sigmas):
         raise ValueError(f"Argument `sigmas` must be a list of numbers above 0, one per keypoint, got {values!r}")
-    return tuple(float(x) for x in numbers)
+    return sigmas
 
 
 def headline_keys(protocol: Protocol, class_groups: Mapping[int, str] | None = None) -> tuple[str, ...]:

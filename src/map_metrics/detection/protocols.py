@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
+from map_metrics.checks import entries, number, numbers
 from map_metrics.conventions import flag, one_of
 from map_metrics.detection.checks import FLAGS
 
@@ -21,36 +22,29 @@ TAKEN = ("50", "75", "per_class")
 """What stands behind ``map_`` in keys that are no area range and no group of classes."""
 
 
-def _entries(values: Any) -> list[Any]:
-    """The entries of a list, tuple, array or tensor; empty for anything else."""
-    entries = values.tolist() if hasattr(values, "tolist") else values
-    return list(entries) if isinstance(entries, list | tuple) else []
-
-
 def fractions(name: str, values: Any) -> tuple[float, ...]:
     """Numbers in [0, 1], one or more."""
-    numbers = _entries(values)
-    valid = all(isinstance(x, Real) and not isinstance(x, bool) and 0 <= float(x) <= 1 for x in numbers)
-    if not numbers or not valid:
+    levels = numbers(name, values)
+    if not levels or not all(0 <= x <= 1 for x in levels):
         raise ValueError(f"Argument `{name}` must be a list of numbers in [0, 1], got {values!r}")
-    return tuple(float(x) for x in numbers)
+    return levels
 
 
 def caps(name: str, values: Any) -> tuple[int, ...]:
     """Distinct positive ints, ascending."""
-    numbers = _entries(values)
-    valid = all(isinstance(x, Integral) and not isinstance(x, bool) and 0 < int(x) < 2**63 for x in numbers)
-    if not numbers or not valid or len(set(numbers)) < len(numbers):
+    given = entries(name, values)
+    valid = all(isinstance(x, Integral) and not isinstance(x, bool) and 0 < int(x) < 2**63 for x in given)
+    if not given or not valid or len(set(given)) < len(given):
         raise ValueError(f"Argument `{name}` must be a list of distinct positive ints, got {values!r}")
-    return tuple(sorted(int(x) for x in numbers))
+    return tuple(sorted(int(x) for x in given))
 
 
 def _areas(values: Any, max_detections: tuple[int, ...]) -> tuple[tuple[str, float, float], ...]:
     """Area ranges whose keys are their own."""
-    ranges = [tuple(entry) if isinstance(entry, list | tuple) else () for entry in _entries(values)]
-    shaped = all(len(entry) == 3 and isinstance(entry[0], str) for entry in ranges)
-    if not ranges or not shaped or not all(isinstance(x, Real) for entry in ranges for x in entry[1:]):
+    given = [entry if isinstance(entry, list | tuple) else () for entry in entries("areas", values)]
+    if not given or not all(len(entry) == 3 and isinstance(entry[0], str) for entry in given):
         raise ValueError(f"Argument `areas` must hold (name, low, high), got {values!r}")
+    ranges = tuple((name, number(low), number(high)) for name, low, high in given)
     if any(not low <= high for _, low, high in ranges):
         raise ValueError(f"Argument `areas` must hold (name, low, high) with low <= high, got {values!r}")
     names, taken = [name for name, _, _ in ranges], {*TAKEN, *map(str, max_detections)}
@@ -59,7 +53,7 @@ def _areas(values: Any, max_detections: tuple[int, ...]) -> tuple[tuple[str, flo
             f"Argument `areas` must hold distinct names, none of them one of {sorted(taken)} as those keys are taken, "
             f"got {names}"
         )
-    return tuple((name, float(low), float(high)) for name, low, high in ranges)
+    return ranges
 
 
 @dataclass(frozen=True)
@@ -121,6 +115,8 @@ class Protocol:
     ties: Literal["stable", "optimistic", "pessimistic"] = "stable"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"Argument `name` must be a str, got {self.name!r}")
         for name, check in (("iou_thresholds", fractions), ("recall_thresholds", fractions), ("max_detections", caps)):
             values = getattr(self, name)
             empty = name != "iou_thresholds" and isinstance(values, list | tuple) and not values
@@ -132,16 +128,17 @@ class Protocol:
         one_of("ties", self.ties, ("stable", "optimistic", "pessimistic"))
         for name in ("strict", "inclusive", "federated"):
             flag(name, getattr(self, name))
-        if not isinstance(self.ignored, list | tuple) or not all(key in tuple(FLAGS) for key in self.ignored):
+        keys = self.ignored if isinstance(self.ignored, list | tuple) else [None]
+        if not all(isinstance(key, str) and key in FLAGS for key in keys):
             raise ValueError(
                 f"Argument `ignored` must be a tuple of keys of the target, out of {tuple(FLAGS)}, got {self.ignored!r}"
             )
         object.__setattr__(self, "ignored", tuple(self.ignored))
-        epsilon = self.epsilon
-        if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 <= epsilon < math.inf:
-            raise ValueError(f"Argument `epsilon` must be a number of at least 0, got {epsilon!r}")
+        if not 0 <= number(self.epsilon) < math.inf:
+            raise ValueError(f"Argument `epsilon` must be a number of at least 0, got {self.epsilon!r}")
+        object.__setattr__(self, "epsilon", number(self.epsilon))
         weight = self.group_weight
-        if isinstance(weight, bool) or weight not in (0, 1) or (weight and self.assign != "best"):
+        if number(weight) not in (0, 1) or (weight and self.assign != "best"):
             raise ValueError(f"Argument `group_weight` must be 0, or 1 with assign='best', got {weight!r}")
 
     @property

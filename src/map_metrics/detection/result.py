@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from map_metrics import plots
+from map_metrics.checks import count, number
 from map_metrics.comparison import Comparison, paired_comparison, pairing
 from map_metrics.detection.bootstrap import Interval, bootstrap
 from map_metrics.detection.confusion import confusion_matrix
@@ -26,8 +27,10 @@ from map_metrics.detection.options import DetectionOptions
 from map_metrics.detection.precision_recall import BestF, Curve, best_f, precision_recall
 from map_metrics.detection.slices import group_names, summarize_groups
 from map_metrics.detection.summary import Tables, per_class, precision_at, summarize, tabulate
+from map_metrics.devices import methods_on_cpu
 
 
+@methods_on_cpu
 @dataclass(frozen=True, repr=False)
 class DetectionResult:
     """The tables behind a mean average precision of detections.
@@ -271,7 +274,7 @@ class DetectionResult:
         """The n rows of :meth:`per_image` of the lowest AP, the lowest first; images without ground truth left out."""
         rows = self.per_image(iou)
         order = torch.sort(self._image_ap, stable=True).indices.tolist()
-        return [rows[i] for i in order if rows[i]["ap"] > -1][: _count("n", n)]
+        return [rows[i] for i in order if rows[i]["ap"] > -1][: count("n", n)]
 
     def by_slice(self, groups: Mapping[int, Hashable] | Sequence[Hashable] | Tensor) -> dict[Hashable, dict[str, Any]]:
         """The headline numbers of groups of images (day and night, say), and how many images each holds (``count``).
@@ -295,8 +298,9 @@ class DetectionResult:
 
         Each resample draws as many images as there are, with replacement; nothing is matched again. The same seed gives
         the same bits, whatever the order in which images with ids came. Resamples in which the number is undefined are
-        left out of the interval. A repeated image raises the envelope of precision a little, so where a model ranks
-        badly an interval of AP can lie above the value.
+        left out of the interval. In the order of equal scores, a detection of a repeated image has its copies beside
+        it. A repeated image raises the envelope of precision a little, so where a model ranks badly an interval of AP
+        can lie above the value.
 
         Args:
             num_resamples: how often to draw.
@@ -313,9 +317,9 @@ class DetectionResult:
             self._matched,
             self.options.protocol,
             self._evidence().image_ids,
-            num_resamples=_count("num_resamples", num_resamples, least=1),
+            num_resamples=count("num_resamples", num_resamples, least=1),
             confidence=confidence,
-            seed=_count("seed", seed),
+            seed=count("seed", seed),
             key=key,
             class_groups=self.options.class_groups,
         )
@@ -406,7 +410,8 @@ class DetectionResult:
         """The table that pycocotools prints, one line per number."""
         protocol = self.options.protocol
         spans = {"50": "0.50", "75": "0.75"}
-        whole = f"{protocol.iou_thresholds[0]:.2f}:{protocol.iou_thresholds[-1]:.2f}"
+        ends = sorted({min(protocol.iou_thresholds), max(protocol.iou_thresholds)})
+        whole = ":".join(f"{end:.2f}" if math.isclose(end, round(end, 2)) else f"{end:g}" for end in ends)
         areas = [name for name, _, _ in protocol.areas]
         largest = str(protocol.max_detections[-1]) if protocol.max_detections else "all"
         lines = []
@@ -476,22 +481,10 @@ def value_of(results: Mapping[str, DetectionResult]) -> dict[str, Any] | Tensor:
 
 
 def _number(name: str, value: Any, *, above: float = -math.inf, most: float = math.inf) -> float:
-    real = isinstance(value, Real) and not isinstance(value, bool) and not _is_huge(value)
-    if not real or not above < float(value) <= most:
+    if not above < number(value) <= most:
         bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
         raise ValueError(f"Argument `{name}` must be a number {' and '.join(bounds)}".rstrip() + f", got {value!r}")
-    return float(value)
-
-
-def _is_huge(value: Real) -> bool:
-    """An int that no float holds."""
-    return isinstance(value, Integral) and abs(int(value)).bit_length() > 1023
-
-
-def _count(name: str, value: Any, *, least: int = 0) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"Argument `{name}` must be an int of {least} or more, got {value!r}")
-    return int(value)
+    return number(value)
 
 
 def _without_infinity(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from map_metrics.checks import hashable, tensor
 from map_metrics.detection.matched import Matched
 from map_metrics.detection.matching import Matches, Ranking
 from map_metrics.detection.protocols import Protocol
@@ -67,20 +68,14 @@ def group_names(
                 f"Argument `groups` must name a group for every image (None leaves it out); {len(lost)} have none, the "
                 f"first of them image {lost[0]}"
             )
-        return _hashable([groups[image] for image in image_ids])
+        return hashable("groups", [groups[image] for image in image_ids])
+    groups = tensor("groups", groups) if isinstance(groups, Tensor) else groups
     names = groups.tolist() if hasattr(groups, "tolist") else groups
     if not isinstance(names, Sequence):
         raise ValueError(f"Argument `groups` must be a dict or a list of one group per image, got {groups!r}")
     if len(names) != len(image_ids):
         raise ValueError(f"Argument `groups` must hold one group per image, {len(image_ids)}, got {len(names)}")
-    return _hashable(names)
-
-
-def _hashable(names: Sequence[Hashable]) -> list[Hashable]:
-    for name in names:
-        if not isinstance(name, Hashable):
-            raise ValueError(f"Argument `groups` must hold names that can be keys of a dict, got {name!r}")
-    return list(names)
+    return hashable("groups", names)
 
 
 def summarize_groups(

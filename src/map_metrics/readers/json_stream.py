@@ -125,6 +125,8 @@ class _Scanner:
                 problem, place, cut = error.msg, error.pos, error.msg.startswith("Unterminated string")
             except RecursionError as error:
                 raise self.error("is nested too deep") from error
+            except ValueError as error:  # Python's limit for text that becomes an int
+                raise self.error("holds a number of too many digits") from error
             else:
                 if end <= len(self.buffer) - _CUT or self.ended:
                     self._move(end)
