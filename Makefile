@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check docs bench growth compat clean
+.PHONY: help demo test check docs pictures bench growth callbacks compat clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -28,11 +28,17 @@ check: $(VENV)/dev  ## format, lint and types
 docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
+pictures: $(VENV)/dev  ## make the pictures of the README again from the detection demo, into docs/images (needs Chromium)
+	$(RUN) docs/pictures.py
+
 bench: $(VENV)/bench  ## time us beside the peers (ARGS="--quick --only hashing")
 	$(RUN) benchmarks/run.py $(ARGS)
 
 growth: $(VENV)/dev  ## time and memory of each metric as its input grows (ARGS="--only hashing", "--large", "--imports")
 	$(RUN) benchmarks/growth.py $(ARGS)
+
+callbacks: $(VENV)/dev  ## time what the Lightning callback adds at the end of an epoch (ARGS="--images 500")
+	$(RUN) benchmarks/callbacks.py $(ARGS)
 
 compat:  ## a part of the tests against the oldest and newest torchmetrics and Lightning (ARGS="oldest": one of them)
 	$(PYTHON) tests/compat.py $(ARGS)
@@ -42,7 +48,7 @@ clean:  ## remove all that the other targets make
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # With two threads in each of two ranks, small models train many times slower than with one.
-demo test: export OMP_NUM_THREADS := 1
+demo test pictures callbacks: export OMP_NUM_THREADS := 1
 
 # One stamp for each set of extras: a change of the requirements installs them again.
 $(VENV)/dev: pyproject.toml constraints.txt

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric
 
-from map_metrics.callbacks import MAPCallback
+from map_metrics.report_callback import MAPReport
 
 
 def arguments(description: str, epochs: int) -> argparse.Namespace:
@@ -68,7 +68,7 @@ def run(
     batch_size: int = 64,
 ) -> None:
     """Measure, train, measure again; then ask one process for the same numbers and compare."""
-    callback = MAPCallback(build_metric(), figures=True, tables=True)
+    callback = MAPReport(build_metric(), figures=True, tables=True)  # a MAPCallback that also writes a page
     best = ModelCheckpoint(monitor="val/map", mode="max")  # what the callback logs can be monitored
     train = DataLoader(sets[0], batch_size // args.devices, shuffle=True)
     val = DataLoader(sets[1], 64)
@@ -86,6 +86,7 @@ def run(
         value = after["val/map"]
         print(f"{args.devices} rank(s) and one process on the same weights: {value!r}, equal to the last bit.")
         print(f"Logs: tensorboard --logdir {args.logdir}")
+        print(f"Report: {callback.pages['val']}")
 
 
 @torch.no_grad()
