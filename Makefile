@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help demo test check docs bench growth page compat clean
+.PHONY: help demo test check docs pictures bench growth callbacks page compat clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ check: $(VENV)/dev  ## format, lint, types and workflows
 docs: $(VENV)/dev  ## build the site into build/site; a broken link or a name without a page is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
+pictures: $(VENV)/dev  ## make the pictures of the README again from the detection demo, into docs/images (needs Chromium)
+	$(RUN) docs/pictures.py
+
 bench: $(VENV)/bench $(if $(TORCHVISION),$(TORCHVISION)/bench)  ## time us beside the peers (ARGS="--quick --only hashing --memory"; TORCHVISION= leaves out its 5.5 GB)
 	$(RUN) benchmarks/run.py $(ARGS)
 
@@ -41,6 +44,9 @@ page: $(VENV)/bench $(TORCHVISION)/bench  ## measure everything and write docs/b
 	$(RUN) benchmarks/growth.py --json benchmarks/growth.json
 	$(RUN) benchmarks/page.py
 
+callbacks: $(VENV)/dev  ## time what the Lightning callback adds at the end of an epoch (ARGS="--images 500")
+	$(RUN) benchmarks/callbacks.py $(ARGS)
+
 compat:  ## a part of the tests against the oldest and newest torchmetrics and Lightning (ARGS="oldest": one of them)
 	$(PYTHON) tests/compat.py $(ARGS)
 
@@ -49,7 +55,7 @@ clean:  ## remove all that the other targets make
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # With two threads in each of two ranks, small models train many times slower than with one.
-demo test: export OMP_NUM_THREADS := 1
+demo test pictures callbacks: export OMP_NUM_THREADS := 1
 
 # One stamp for each set of extras: a change of the requirements installs them again.
 $(VENV)/dev: pyproject.toml constraints.txt

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics import Metric
 
-from map_metrics.callbacks import MAPCallback
+from map_metrics.report_callback import MAPReport
 
 
 def arguments(description: str, epochs: int) -> argparse.Namespace:
@@ -22,7 +22,6 @@ def arguments(description: str, epochs: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=1, help="number of processes, on the CPU (default: 1)")
     parser.add_argument("--epochs", type=int, default=epochs, help=f"training epochs (default: {epochs})")
-    parser.add_argument("--wandb", action="store_true", help="log to an offline Weights & Biases run as well")
     parser.add_argument("--logdir", type=Path, default=Path("logs"), help="where the logs go (default: logs)")
     return parser.parse_args()
 
@@ -34,17 +33,19 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(data.data / 16, dtype=torch.float32)[order], torch.tensor(data.target)[order]
 
 
-def trainer(name: str, args: argparse.Namespace, callbacks: list) -> Trainer:
-    """A Trainer on the CPU that logs to TensorBoard and CSV."""
+def board_and_csv(name: str, args: argparse.Namespace) -> list[Logger]:
+    """TensorBoard's files and a CSV."""
+    return [TensorBoardLogger(args.logdir, name=name), CSVLogger(args.logdir / "csv", name=name)]
+
+
+def trainer(args: argparse.Namespace, loggers: list[Logger], callbacks: list[Callback]) -> Trainer:
+    """A quiet Trainer on the CPU."""
     # One thread for each rank: two would fight for two cores. And the last bits of a sum depend on their number.
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning's own use of torch
     # Lightning fears the samples that DistributedSampler repeats; the callback leaves them out.
     warnings.filterwarnings("ignore", message=".*it is recommended to use `Trainer.devices=1.*")
-    loggers = [TensorBoardLogger(args.logdir, name=name), CSVLogger(args.logdir / "csv", name=name)]
-    if args.wandb:
-        loggers.append(WandbLogger(name=name, project="map-metrics", save_dir=args.logdir, offline=True))
     return Trainer(
         accelerator="cpu",
         devices=args.devices,
@@ -52,6 +53,7 @@ def trainer(name: str, args: argparse.Namespace, callbacks: list) -> Trainer:
         max_epochs=args.epochs,
         callbacks=callbacks,
         logger=loggers,
+        default_root_dir=args.logdir,  # for checkpoints, where the logger has no folder
         log_every_n_steps=10,
         enable_model_summary=False,
     )
@@ -64,22 +66,18 @@ def run(
     sets: tuple[Dataset, Dataset],
     build_metric: Callable[..., Metric],
     batch_size: int = 64,
-    figures: bool = False,
 ) -> None:
     """Measure, train, measure again; then ask one process for the same numbers and compare."""
-    callback = MAPCallback(build_metric(), figures=figures, tables=figures)
+    callback = MAPReport(build_metric(), figures=True, tables=True)  # a MAPCallback that also writes a page
     best = ModelCheckpoint(monitor="val/map", mode="max")  # what the callback logs can be monitored
     train = DataLoader(sets[0], batch_size // args.devices, shuffle=True)
     val = DataLoader(sets[1], 64)
-    ranks = trainer(name, args, [callback, best])
+    ranks = trainer(args, board_and_csv(name, args), [callback, best])
     ranks.validate(model, val, verbose=False)
     before = callback.values
     ranks.fit(model, train, val)
     ranks.validate(model, val, verbose=False)
     after = callback.values
-    for logger in ranks.loggers:
-        if isinstance(logger, WandbLogger):
-            logger.experiment.finish()  # on rank 0 a run, elsewhere a dummy
     if ranks.is_global_zero:
         alone = single_process(model, val, build_metric(sync_on_compute=False))
         if after != alone:
@@ -88,6 +86,7 @@ def run(
         value = after["val/map"]
         print(f"{args.devices} rank(s) and one process on the same weights: {value!r}, equal to the last bit.")
         print(f"Logs: tensorboard --logdir {args.logdir}")
+        print(f"Report: {callback.pages['val']}")
 
 
 @torch.no_grad()

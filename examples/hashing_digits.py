@@ -52,4 +52,4 @@ def data() -> tuple[Subset, TensorDataset]:
 if __name__ == "__main__":
     args = arguments(__doc__, epochs=8)
     seed_everything(0)
-    run("hashing", args, HashNet(), data(), partial(HashingMAPAtK, denominator="relevant"), figures=True)
+    run("hashing", args, HashNet(), data(), partial(HashingMAPAtK, denominator="relevant"))

@@ -7,7 +7,7 @@ epoch and resets it. One with several is computed and reset by the module, `self
 the callback does besides is then up to you: here the samples get ids, so that copies made by a sampler count once.
 """
 
-from common import arguments, trainer
+from common import arguments, board_and_csv, trainer
 from detection_digits import Detector
 from detection_digits import data as scenes
 from lightning.pytorch import LightningModule, seed_everything
@@ -47,7 +47,7 @@ class DetectorWithMetric(Detector):
 
 def run(name: str, key: str, args, model: LightningModule, train, val) -> None:
     """Measure, train, measure again."""
-    training = trainer(name, args, [])
+    training = trainer(args, board_and_csv(name, args), [])
     training.validate(model, DataLoader(val, 64), verbose=False)
     before = float(training.callback_metrics[key])
     training.fit(model, DataLoader(train, 64, shuffle=True), DataLoader(val, 64))

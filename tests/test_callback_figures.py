@@ -129,7 +129,10 @@ def test_what_is_asked_for_besides_leaves_the_values_as_they_are(lightning: Any,
     run = trainer(lightning, tmp_path, [callback], logger=board)
     run.validate(model(lightning, KINDS[kind].outputs), loader(11), verbose=False)
     assert callback.values == prefixed("val", KINDS[kind].value(11))
-    names = {"hash": "ap_per_query hamming_radius pr_curve worst_queries", "dete": "ap_per_class classes pr_curve"}
+    names = {
+        "hash": "ap_per_query hamming_radius pr_curve worst_queries",
+        "dete": "ap_per_class classes pr_curve worst_images",
+    }
     expected = names.get(kind[:4], "ap_per_query pr_curve worst_queries").split()
     assert [name.partition("_step0")[0] for name in files(Path(board.log_dir))] == [f"val/{name}" for name in expected]
 

@@ -50,6 +50,30 @@ def table_rows() -> list[dict[str, Any]]:
     return result().per_class()
 
 
+def images() -> list[dict[str, Any]]:
+    """Each image by a metric of its own."""
+    rows = []
+    for image in range(11):
+        metric = DetectionMAP(class_names=NAMES)
+        metric.update(**helpers.detection(torch.tensor([image])))
+        (row,) = metric.result().per_image()
+        rows.append({**row, "image": image, "ap": pytest.approx(float(metric.compute()["map"]), abs=1e-12)})
+    return rows
+
+
+TABLES = ("val/classes", "val/worst_images")
+
+
+def check_table(key: str, found: list[dict[str, Any]]) -> None:
+    """It holds what it should."""
+    if key == "val/classes":
+        assert found == table_rows()
+    else:
+        ap = [row["ap"] for row in found]
+        assert ap == sorted(ap)
+        assert sorted(found, key=lambda row: row["image"]) == images()
+
+
 class Written(NamedTuple):
     """The folders and names of a run with four loggers."""
 
@@ -194,8 +218,9 @@ def test_beside_a_csv_logger_lie_files(written: Written, expected: dict[str, np.
     for step in STEPS:
         for key, picture in expected.items():
             assert np.array_equal(image((written.csv / f"{key}_step{step}.png").read_bytes()), picture)
-        assert read_table((written.csv / f"val/classes_step{step}.csv").read_text()) == table_rows()
-    assert len(list(written.csv.glob("val/*"))) == 6
+        for key in TABLES:
+            check_table(key, read_table((written.csv / f"{key}_step{step}.csv").read_text()))
+    assert len(list(written.csv.glob("val/*"))) == 8
 
 
 def test_wandb_has_image_chart_and_table(written: Written, expected: dict[str, np.ndarray]) -> None:
@@ -207,13 +232,13 @@ def test_wandb_has_image_chart_and_table(written: Written, expected: dict[str, n
         seen = [row for row in rows if row.get(f"{key}/_type") == "image-file"]
         assert [row["trainer/global_step"] for row in seen] == STEPS
         assert all(np.array_equal(image((files / row[f"{key}/path"]).read_bytes()), picture) for row in seen)
-    for key in ("val/classes", "val/pr_curve_chart_table"):
+    for key in (*TABLES, "val/pr_curve_chart_table"):
         seen = [row for row in rows if f"{key}/path" in row]
         assert [row["trainer/global_step"] for row in seen] == STEPS
         content = json.loads((files / seen[0][f"{key}/path"]).read_text())
         found = [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
-        if key == "val/classes":
-            assert found == table_rows()
+        if key in TABLES:
+            check_table(key, found)
             continue
         assert list(dict.fromkeys(row["class"] for row in found)) == CURVES
         for name in CURVES:
@@ -234,10 +259,11 @@ def test_mlflow_has_a_picture_and_a_table_for_each_step(written: Written, expect
     assert [metric.step for metric in client.get_metric_history(run, "val/map")] == STEPS
     found = {item.path for item in client.list_artifacts(run, "val")}
     names = [*(f"{key}_step{step}.png" for key in expected for step in STEPS)]
-    assert found == {*names, *(f"val/classes_step{step}.csv" for step in STEPS)}
+    assert found == {*names, *(f"{key}_step{step}.csv" for key in TABLES for step in STEPS)}
     folder = Path(client.get_run(run).info.artifact_uri.removeprefix("file://"))
     for step in STEPS:
-        assert read_table((folder / f"val/classes_step{step}.csv").read_text()) == table_rows()
+        for key in TABLES:
+            check_table(key, read_table((folder / f"{key}_step{step}.csv").read_text()))
     for name in names:
         assert np.array_equal(image((folder / name).read_bytes()), expected[name.rpartition("_step")[0]])
 
@@ -332,6 +358,7 @@ def test_a_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_whole_result_is_what_the_callback_logs(written: Written, tmp_path: Path) -> None:
     log_result(tmp_path, "val", result(), 3, extra=["classes"])
     names = ["val/ap_per_class_step3.png", "val/classes_step3.csv", "val/pr_curve_step3.png"]
+    names.append("val/worst_images_step3.csv")
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("val/*")) == names
     assert all((tmp_path / name).read_bytes() == (written.csv / name).read_bytes() for name in names)
     with (tmp_path / "scalars.csv").open() as file:
@@ -432,7 +459,29 @@ def test_two_types_of_overlap_have_prefixes() -> None:
     metric.update([{**target, "scores": torch.tensor([0.5])}], [target])
     names = [picture.name for picture in pictures(metric.result())]
     assert names == ["bbox_pr_curve", "bbox_ap_per_class", "segm_pr_curve", "segm_ap_per_class"]
-    assert [table.name for table in tables(metric.result())] == ["bbox_classes", "segm_classes"]
+    assert [table.name for table in tables(metric.result())] == [
+        "bbox_classes",
+        "bbox_worst_images",
+        "segm_classes",
+        "segm_worst_images",
+    ]
+
+
+def test_the_worst_images_of_many() -> None:
+    """Image i of 30 holds as many detections that are better than the right one: its AP is 1 / (i + 1)."""
+    metric, box = DetectionMAP(), torch.tensor([[0.0, 0, 10, 10]])
+    for i in (7 * i % 30 for i in range(30)):
+        boxes, scores = torch.cat([box + 20] * i + [box]), torch.arange(i + 1, 0, -1) / 100
+        preds = {"boxes": boxes, "scores": scores, "labels": torch.zeros(i + 1, dtype=torch.int64)}
+        target = {"boxes": box, "labels": torch.zeros(1, dtype=torch.int64), "image_id": 100 + i}
+        metric.update([preds], [target])
+    (_, table) = tables(metric.result())
+    assert table.name == "worst_images"
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["image"] for row in rows] == [100 + i for i in range(29, 9, -1)]
+    assert [row["ap"] for row in rows] == pytest.approx([1 / (i + 1) for i in range(29, 9, -1)], abs=1e-12)
+    assert [row["false_positives"] for row in rows] == list(range(29, 9, -1))
+    assert {(row["true_positives"], row["missed"]) for row in rows} == {(1, 0)}
 
 
 def test_a_result_of_nothing_has_no_views() -> None:

@@ -273,6 +273,34 @@ def test_rows_of_classes(made, kind):
     assert listed == [row["name"] for row in lowest[:10]]
 
 
+@pytest.mark.parametrize("kind", ["detection", "voc"])
+def test_the_worst_images(made, kind):
+    page = made(kind)
+    worst = sorted((row for row in page.result.per_image() if row["ap"] > -1), key=lambda row: row["ap"])[:10]
+    cells = [text for attributes, text in page.document.all("td") if attributes.get("class") == "id"]
+    assert cells[-10:] == [f"#{row['image']}" for row in worst]  # places: no image has an id
+    (caption,) = [text for _, text in page.document.all("caption") if "images" in text]
+    assert caption == (
+        "The images of the lowest AP, the lowest first. Found, missed and false are counted at an IoU of 0.50. "
+        "# stands before the place of an image that has no id."
+    )
+
+
+def test_images_stand_under_their_ids(tmp_path):
+    metric, box = DetectionMAP(), torch.tensor([[0.0, 0, 10, 10]])
+    labels = torch.tensor([3])
+    for image, size in ((2**62 + 1, 0.8), (5, 0.9)):  # which no double tells from 2^62
+        found = {"boxes": box * size, "scores": torch.tensor([0.5]), "labels": labels}
+        metric.update([found], [{"boxes": box, "labels": labels, "image_id": image}])
+    path = tmp_path / "page.html"
+    to_html(metric.result(), path)
+    document = Document(path.read_text(encoding="utf-8"))
+    rows = [text for attributes, text in document.all("td") if attributes.get("class") == "id"]
+    assert rows == ["3", str(2**62 + 1), "5"]
+    # overlaps of 0.64 and 0.81: at 0.5, 0.55, 0.6, and up to 0.8
+    assert [text for _, text in document.all("data") if text in ("0.3000", "0.7000")] == ["0.3000", "0.7000"]
+
+
 def lowest_first(values: list[float | None]) -> None:
     defined = [value for value in values if value is not None]
     assert values == sorted(defined) + [None] * (len(values) - len(defined))

@@ -105,7 +105,7 @@ class MAPCallback(_Callback):
             detection ``"classes"``, the AP of each class as ``ap/{its name}``.
         figures: whether to log pictures: ``pr_curve``; of detection ``ap_per_class``; of the others ``ap_per_query``,
             and of hashing ``hamming_radius``. Needs matplotlib.
-        tables: whether to log tables: of detection ``classes``, of the others ``worst_queries``.
+        tables: whether to log tables: of detection ``classes`` and ``worst_images``, of the others ``worst_queries``.
         query_loader: of a hashing or embedding metric, the dataloader whose samples are the queries: its key in the
             dict of loaders, or its place in the list. The step then returns no ``query``, and keys name no loader.
         gallery_loader: the one whose samples are the gallery. Other loaders are left to other callbacks.

@@ -195,7 +195,7 @@ def plot_per_class(result: DetectionResult, n: int = 20, ax: Axes | None = None)
             textcoords="offset points",
             va="center",
             fontsize=9,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},  # the line of the mean may pass here
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},  # the line of the mean may pass here
         )
     ticks = [(place, _short(row["name"])) for place, row in bars]
     if gap:

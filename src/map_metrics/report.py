@@ -20,7 +20,7 @@ from map_metrics.conventions import Conventions
 from map_metrics.detection.protocols import Protocol
 from map_metrics.detection.result import DetectionResult
 from map_metrics.detection.summary import per_class
-from map_metrics.report_page import Chart, Column, Fact, Figure, Line, Page, Table, render, write_atomically
+from map_metrics.report_page import WORST, Chart, Column, Fact, Figure, Line, Page, Table, render, write_atomically
 from map_metrics.results import RetrievalResult
 
 # What a field means, or what one value of it does.
@@ -66,6 +66,7 @@ MEANINGS = {
 }
 
 MANY_QUERIES = 10_000
+PLACE = "# stands before the place of {} that has no id."
 
 COUNTS = {
     "num_queries": "Queries",
@@ -133,6 +134,7 @@ def retrieval_page(result: RetrievalResult) -> Page:
     ]
     if len(result.query):
         headline.append(Figure("chance", "the same of a random order", float(result.chance)))
+    table = _queries(result, told["queries"])
     return Page(
         "Mean average precision of rankings",
         headline,
@@ -141,7 +143,8 @@ def retrieval_page(result: RetrievalResult) -> Page:
         _environment(),
         list(result.notes().values()),
         _retrieval_charts(result),
-        _queries(result, told["queries"]),
+        table,
+        [table],
     )
 
 
@@ -167,7 +170,7 @@ def _queries(result: RetrievalResult, queries: list[dict[str, Any]]) -> Table:
         ap, hits = ((query[key] if several else [query[key]]) for key in ("ap", "num_hits"))
         name = str(query["query"]) if query["named"] else f"#{query['query']}"
         rows.append([name, *ap, query["num_relevant"], *hits, query["num_items"], _defined(first)])
-    note = "" if bool(result.named.all()) else "# stands before the place of a query that has no id."
+    note = "" if bool(result.named.all()) else PLACE.format("a query")
     return Table("queries", columns, _lowest_first(rows, 1), 1, note)
 
 
@@ -205,6 +208,7 @@ def detection_page(result: DetectionResult) -> Page:
         Fact("Detections", str(int(result.num_detections.sum())), ""),
         Fact("Classes", str(len(told["classes"])), ""),
     ]
+    table = _classes(result, told["classes"])
     return Page(
         "Mean average precision of detections",
         headline,
@@ -213,7 +217,8 @@ def detection_page(result: DetectionResult) -> Page:
         _environment(),
         list(result.notes().values()),
         _detection_charts(result),
-        _classes(result, told["classes"]),
+        table,
+        [table, *([_images(result)] if result.evidence else [])],
     )
 
 
@@ -237,6 +242,27 @@ def _classes(result: DetectionResult, classes: list[dict[str, Any]]) -> Table:
         counts = [row["ground_truths"], row["detections"]]
         rows.append([row["name"], str(row["label"]), *(None if x == -1 else x for x in scores), *counts])
     return Table("classes", columns, _lowest_first(rows, 2), 2, "")
+
+
+def _images(result: DetectionResult) -> Table:
+    """The worst images."""
+    columns = [
+        Column("image", "Image", "id"),
+        Column("ap", "AP", "score"),
+        Column("ground_truths", "Objects", "count"),
+        Column("true_positives", "Found", "count"),
+        Column("missed", "Missed", "count"),
+        Column("false_positives", "False", "count"),
+        Column("detections", "Detections", "count"),
+    ]
+    worst = result.worst_images(WORST)
+    named = dict(zip(result.evidence.image_ids, result.evidence.named.tolist(), strict=True)) if result.evidence else {}
+    rows = [[row[column.key] for column in columns] for row in worst]
+    for row in rows:
+        row[0] = f"{'' if named[row[0]] else '#'}{row[0]}"
+    note = "Found, missed and false are counted at an IoU of 0.50."
+    unnamed = "" if all(named.values()) else f" {PLACE.format('an image')}"
+    return Table("images", columns, rows, 1, note + unnamed)
 
 
 def _class_ap(result: DetectionResult, threshold: int, num_classes: int) -> list[float]:

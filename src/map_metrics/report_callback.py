@@ -33,7 +33,7 @@ class MAPReport(MAPCallback):
     Args:
         metric: a metric of this package; it is cloned.
         dirpath: the folder to write into instead: files go into ``{dirpath}/{stage}``.
-        kwargs: those of ``MAPCallback``: ``name``, ``feed``, ``prog_bar``.
+        kwargs: those of ``MAPCallback``: ``name``, ``feed``, ``figures`` and the others.
 
     Attributes:
         pages: the keys' prefix (``val``, ``test/photos``) -> the page that was written last; on rank 0.

@@ -88,6 +88,7 @@ class Page(NamedTuple):
     notes: list[str]
     charts: list[Chart]
     table: Table
+    worst: list[Table]  # of which the first rows are shown
 
 
 # --- elements ---------------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def render(page: Page) -> str:
             *(tag("p", tag("strong", "Note: "), note, class_="note") for note in page.notes),
             tag("dl", *cards, class_="cards"),
             tag("div", *(drawing(chart) for chart in page.charts), class_="charts"),
-            _section("Worst cases", *_worst(page.table)),
+            _section("Worst cases", *(part for table in page.worst for part in _worst(table))),
             tag("div", _section("Conventions", _facts(page.conventions)), tag("div", *facts), class_="pair"),
             _section(f"All {page.table.of}", *_interactive(page.table, len(kept))),
         ),
@@ -265,9 +266,9 @@ def _worst(table: Table) -> list[Markup]:
         return [tag("p", f"No {table.of} with an AP.")]
     head = tag("tr", *(tag("th", column.label, scope="col", class_=column.kind) for column in table.columns))
     body = [tag("tr", *(_cell(value, c) for value, c in zip(row, table.columns, strict=True))) for row in rows]
-    caption = f"The {table.of} of the lowest {table.columns[table.by].label}, the lowest first."
+    caption = f"The {table.of} of the lowest {table.columns[table.by].label}, the lowest first. {table.note}".rstrip()
     whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
-    return [_wide(whole, "Worst cases")]
+    return [_wide(whole, f"Worst {table.of}")]
 
 
 def _cell(value: Any, column: Column) -> Markup:

@@ -28,7 +28,7 @@ _RANKED: dict[str, Callable[[RetrievalResult, int], Tensor]] = {
     "precision_within": RetrievalResult.precision_within,
 }
 _MOST_CLASSES = 20  # with a curve of their own
-_WORST = 20  # queries in the table
+_WORST = 20  # queries or images in the table
 
 
 class Picture(NamedTuple):
@@ -141,12 +141,15 @@ def _class_curves(result: DetectionResult) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def tables(result: Result) -> Iterator[Table]:
-    """Of detections the classes, of rankings the queries of the lowest AP; none without rows."""
+    """Of detections the classes and the images of the lowest AP, of rankings such queries; none without rows."""
     parts: list[tuple[str, list[dict[str, Any]]]]
     if isinstance(result, RetrievalResult):
         parts = [("worst_queries", [] if bool(result.ap.isnan().all()) else result.worst(_WORST))]
     else:
-        parts = [(f"{prefix}classes", part.per_class()) for prefix, part in _parts(result)]
+        parts = []
+        for prefix, part in _parts(result):
+            parts.append((f"{prefix}classes", part.per_class()))
+            parts.append((f"{prefix}worst_images", part.worst_images(_WORST) if part.evidence else []))
     for name, rows in parts:
         flat = [_flat(row, result) for row in rows]
         if flat:

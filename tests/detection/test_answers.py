@@ -264,6 +264,27 @@ def test_images_equal_each_image_evaluated_alone(seed):
     assert [row["ap"] for row in worst] == sorted(row["ap"] for row in rows if row["ap"] > -1)[:3]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_of_images_at_a_threshold_of_the_protocol(seed, monkeypatch):
+    """Wherever it stands there; the matches are those of the tables, and nothing is matched again."""
+    detections, truths, protocol, num_images, average = random_scene(seed)
+    protocol = replace(protocol, iou_thresholds=(0.75, 0.5, 0.9))
+    calls, match = [], Evidence.match
+    monkeypatch.setattr(Evidence, "match", lambda *args: calls.append(args) or match(*args))
+    result = result_of(detections, truths, protocol, num_images, average)
+    for iou in protocol.iou_thresholds:
+        judged, _ = oracle.judge(detections, truths, protocol, iou, average)
+        hits = [sum(r["state"] == "hit" for r in judged if r["image_id"] == i + 1) for i in range(num_images)]
+        assert [row["true_positives"] for row in result.per_image(iou)] == hits
+    assert len(calls) == 1
+    calls.clear()
+    metric, boxes = DetectionMAP(), torch.tensor([[0.0, 0, 10, 10]])
+    target = {"boxes": boxes, "labels": torch.tensor([1]), "image_id": 7}
+    metric.update([{"boxes": boxes * 0.6, "scores": torch.ones(1), "labels": torch.tensor([1])}], [target])
+    assert metric.result().worst_images()[0]["missed"] == 1  # an overlap of 0.36
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_slices_equal_their_images_evaluated_alone(seed):
     detections, truths, protocol, num_images, average = random_scene(seed)

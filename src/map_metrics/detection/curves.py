@@ -287,7 +287,7 @@ def _area_under(curves: Curves, count: Ints) -> tuple[Floats, Floats]:
     return area[None], last[None]
 
 
-def area_under_envelope(precision: Floats, bounds: Ints, weight: NDArray[np.generic], count: Ints) -> Floats:
+def area_under_envelope(precision: Floats, bounds: Ints, weight: Floats | Ints, count: Ints) -> Floats:
     """Area under the envelope of precision over recall.
 
     Args:
@@ -301,9 +301,20 @@ def area_under_envelope(precision: Floats, bounds: Ints, weight: NDArray[np.gene
     """
     number = np.diff(bounds)
     label = np.repeat(np.arange(len(number)), number)
-    levels, rank = np.unique(precision, return_inverse=True)
-    # from the end of each class on: a class that comes later stands above by more than any rank
-    key = (label.max(initial=0) - label) * len(levels) + rank
-    envelope = levels[np.maximum.accumulate(key[::-1])[::-1] % max(len(levels), 1)]
-    area: Floats = np.bincount(label, envelope * weight, minlength=len(number)) / np.maximum(count, 1)
+    largest = largest_beyond(precision, label)
+    area: Floats = np.bincount(label, largest * weight, minlength=len(number)) / np.maximum(count, 1)
     return area
+
+
+def largest_beyond(precision: Floats, label: Ints) -> Floats:
+    """The largest precision at or beyond each true positive of its curve.
+
+    Args:
+        precision: (H,) of curves one after the other.
+        label: (H,) the curve of each, ascending.
+    """
+    levels, rank = np.unique(precision, return_inverse=True)
+    # from the end of each curve on: one that comes later stands above by more than any rank
+    key = (label.max(initial=0) - label) * len(levels) + rank
+    largest: Floats = levels[np.maximum.accumulate(key[::-1])[::-1] % max(len(levels), 1)]
+    return largest

@@ -29,9 +29,9 @@ class ImageCounts(NamedTuple):
     missed: Tensor
 
 
-def image_counts(matched: Matched, cap: int, num_images: int) -> ImageCounts:
-    """Count over all curves at the first threshold, in the first area range."""
-    judged = judge(matched, cap)
+def image_counts(matched: Matched, cap: int, num_images: int, threshold: int = 0) -> ImageCounts:
+    """Count over all curves at one of the ascending thresholds, in the first area range."""
+    judged = judge(matched, cap, threshold)
 
     def count(images: Tensor) -> Tensor:
         return torch.bincount(images, minlength=num_images)
@@ -44,22 +44,30 @@ def image_precision(matched: Matched, protocol: Protocol, num_images: int) -> Te
     """COCO's mean average precision of each image alone, (images,) float64, -1 without ground truth.
 
     A match never leaves its cell, an image and a curve, so the matches stand as they are: every cell that holds ground
-    truth is ranked as a curve of its own, all of them at once, and an image is worth the mean of its cells.
+    truth is ranked as a curve of its own, at the first threshold, and again where one of its matches begins or ends.
     """
-    cap = protocol.cuts[-1]
+    cap, ranking, matches = protocol.cuts[-1], matched.ranking, matched.matches
     cells, cell_of_truth = torch.unique(
         matched.truths.image * matched.num_curves + matched.truths.label, return_inverse=True
     )
     positives = torch.bincount(cell_of_truth[~matched.ignored[0]], minlength=len(cells))
-    judged = [judge(matched, cap, threshold) for threshold in range(len(protocol.iou_thresholds))]
-    place = torch.full_like(matched.ranking.row, -1)
-    place[judged[0].place] = torch.arange(len(judged[0].place))
-    order = place[matched.ranking.by_cell]  # the judged detections, cell by cell
-    held = torch.isin(matched.ranking.cell, cells) & (order >= 0)
-    order, cell = order[held], torch.searchsorted(cells, matched.ranking.cell[held])
-    sums = torch.zeros(len(cells), dtype=torch.float64)
-    for rows in judged:
-        sums += average_precision(cell, rows.score[order], rows.hit[order], rows.counts[order], positives, protocol)
+    cell = torch.searchsorted(cells, ranking.cell)
+    held = (torch.cat([cells, cells.new_tensor([-1])])[cell] == ranking.cell) & (
+        ranking.position[ranking.by_cell] < cap
+    )
+    place, cell = ranking.by_cell[held], cell[held]
+    taken = cell_of_truth[matches.truth]
+    changed, ap = torch.ones(len(cells), dtype=torch.bool), torch.zeros(len(cells), dtype=torch.float64)
+    sums = torch.zeros_like(ap)
+    for threshold in range(len(protocol.iou_thresholds)):
+        if threshold:
+            changed = torch.zeros_like(changed)
+            changed[taken[(matches.first == threshold) | (matches.stop == threshold)]] = True
+        rows = changed[cell]
+        judged = judge(matched, cap, threshold, among=place[rows])
+        fresh = average_precision(cell[rows], judged.score, judged.hit, judged.counts, positives * changed, protocol)
+        ap = torch.where(changed, fresh, ap)
+        sums += ap
     held = positives > 0
     image = cells[held] // max(matched.num_curves, 1)
     total = torch.zeros(num_images, dtype=torch.float64).index_add_(0, image, sums[held])

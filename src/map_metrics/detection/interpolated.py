@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from map_metrics.detection.curves import Floats, Ints, area_under_envelope, needed_hits, tie_limits
+from map_metrics.detection.curves import Floats, Ints, area_under_envelope, largest_beyond, needed_hits, tie_limits
 from map_metrics.detection.protocols import Protocol
 
 _BLOCK = 1 << 20  # entries of the largest temporary
@@ -67,14 +67,33 @@ def average_precision(
     limit = tie_limits(curve, score, protocol)[hits]
     own = torch.arange(1, len(hits) + 1) - torch.searchsorted(hits, limit)  # true positives count up to the hit itself
     total = (seen[limit] + own - seen[torch.searchsorted(curve, curve[hits])]).numpy()
-    curves = (positives > 0).nonzero()[:, 0]  # the others have no hits
-    bounds = torch.cat([torch.searchsorted(curve[hits], curves), torch.tensor([len(hits)])]).numpy()
-    value = np.full(len(positives), -1.0)
-    step = max(1, _BLOCK // max(1, len(protocol.recall_thresholds)))
-    for start in range(0, len(curves), step):
-        some = curves[start : start + step].numpy()
-        edges = bounds[start : start + step + 1]
-        rows = slice(edges[0], edges[-1])
-        true = np.arange(1, 1 + edges[-1] - edges[0])
-        value[some] = interpolated(true, total[rows], edges - edges[0], positives.numpy()[some], protocol).mean(1)
-    return torch.from_numpy(value)
+    label = curve[hits].numpy()
+    bounds = np.searchsorted(label, np.arange(len(positives) + 1))
+    rank = np.arange(1, len(label) + 1) - bounds[label]
+    precision, number = rank / (total + protocol.epsilon), positives.numpy()
+    if protocol.recall_thresholds:
+        value = _mean_over_levels(np.append(largest_beyond(precision, label), 0.0), bounds, number, protocol)
+    else:
+        value = area_under_envelope(precision, bounds, np.ones(len(label)), number)
+    return torch.from_numpy(np.where(number > 0, value, -1.0))
+
+
+def _mean_over_levels(largest: Floats, bounds: Ints, positives: Ints, protocol: Protocol) -> Floats:
+    """The mean over the recall levels of each curve's envelope, 0 without hits.
+
+    Args:
+        largest: (H + 1,) the envelope at each hit, and one entry of padding.
+        bounds: (K + 1,) where the hits of each curve start, and the end.
+        positives: (K,) ground truths of each curve.
+        protocol: the recall levels.
+    """
+    levels = np.array(protocol.recall_thresholds)
+    numbers, which = np.unique(positives, return_inverse=True)
+    needed = needed_hits(numbers, levels)  # once for all curves of as many ground truths
+    value, found = np.zeros(len(positives)), np.flatnonzero(np.diff(bounds))
+    step = max(1, _BLOCK // len(levels))
+    for start in range(0, len(found), step):
+        some = found[start : start + step]
+        place = bounds[some, None] + needed[which[some]] - 1
+        value[some] = largest[np.where(place < bounds[some + 1, None], place, -1)].mean(1)
+    return value

@@ -37,7 +37,7 @@ class Judged(NamedTuple):
     true: Tensor
 
 
-def judge(matched: Matched, cap: int, threshold: int = 0, area: int = 0) -> Judged:
+def judge(matched: Matched, cap: int, threshold: int = 0, area: int = 0, among: Tensor | None = None) -> Judged:
     """Judge the detections of matched images.
 
     Args:
@@ -45,6 +45,7 @@ def judge(matched: Matched, cap: int, threshold: int = 0, area: int = 0) -> Judg
         cap: how many of the best detections of an (image, curve) count.
         threshold: index among the ascending thresholds.
         area: index of the area range.
+        among: (n,) int64, the places under the cap to judge, in the order of the answer; None: all.
     """
     ranking, matches = matched.ranking, matched.matches
     stands = (matches.first <= threshold) & (threshold < matches.stop) & matches.areas[area]
@@ -52,7 +53,7 @@ def judge(matched: Matched, cap: int, threshold: int = 0, area: int = 0) -> Judg
     truth[matches.detection[stands]] = matches.truth[stands]
     again = torch.zeros_like(ranking.row, dtype=torch.bool)
     again[matches.detection[stands]] = matches.again[stands]
-    place = (ranking.position < cap).nonzero()[:, 0]
+    place = (ranking.position < cap).nonzero()[:, 0] if among is None else among
     truth, row, true = truth[place], ranking.row[place], ~matched.ignored[area]
     taken = truth >= 0
     hit = taken & ~again[place] & torch.cat([true, true.new_zeros(1)])[truth]

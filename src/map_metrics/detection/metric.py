@@ -44,7 +44,8 @@ def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> Dete
             detections, truths, labels, options.hierarchy, expand_detections=True, overlaps=overlaps
         )
     evidence = Evidence(detections, truths, overlaps, images.ids, images.named, labels)
-    whole = tabulate(evidence.match(protocol, options.average), protocol)
+    matched = evidence.match(protocol, options.average)
+    whole = tabulate(matched, protocol)
     split = options.class_metrics and options.average == "micro"
     ious = None
     if options.extended_summary:
@@ -60,6 +61,7 @@ def _result_of(images: Images, iou_type: str, options: DetectionOptions) -> Dete
         num_conflicts=images.conflicts,
         ious=ious,
         evidence=evidence,
+        matched=matched,
     )
 
 

@@ -45,6 +45,7 @@ class DetectionResult:
         iou_type: whose overlaps these are.
         ious: overlaps by (image, label) with ``extended_summary=True``.
         evidence: the rows, from which the curves, the confusion matrix, the errors, the images and the intervals come.
+        matched: the rows matched at the thresholds of the protocol, so that they need not be matched again.
     """
 
     tables: Tables
@@ -56,6 +57,7 @@ class DetectionResult:
     iou_type: str = "bbox"
     ious: dict[tuple[int, int], Tensor] | None = None
     evidence: Evidence | None = None
+    matched: Matched | None = None
 
     @property
     def classes(self) -> Tensor:
@@ -262,19 +264,26 @@ class DetectionResult:
         Raises:
             ValueError: on a bad argument.
         """
-        evidence, protocol = self._evidence(), self.options.protocol
-        matched = self._matched_at(_number("iou", iou, above=0.0, most=1.0), self.options.average)
-        counts = image_counts(matched, protocol.cuts[-1], self.num_images)
-        detections = torch.bincount(evidence.detections.image, minlength=self.num_images)
-        names = ("image", "detections", *counts._fields, "ap")
-        columns = [column.tolist() for column in (detections, *counts, self._image_ap)]
-        return [dict(zip(names, row, strict=True)) for row in zip(evidence.image_ids, *columns, strict=True)]
+        return self._image_rows(torch.arange(self.num_images), iou)
 
     def worst_images(self, n: int = 10, iou: float = 0.5) -> list[dict[str, Any]]:
         """The n rows of :meth:`per_image` of the lowest AP, the lowest first; images without ground truth left out."""
-        rows = self.per_image(iou)
-        order = torch.sort(self._image_ap, stable=True).indices.tolist()
-        return [rows[i] for i in order if rows[i]["ap"] > -1][: count("n", n)]
+        n, order = count("n", n), torch.sort(self._image_ap, stable=True).indices
+        return self._image_rows(order[self._image_ap[order] > -1][:n], iou)
+
+    def _image_rows(self, images: Tensor, iou: float) -> list[dict[str, Any]]:
+        evidence, protocol = self._evidence(), self.options.protocol
+        iou = _number("iou", iou, above=0.0, most=1.0)
+        if iou in protocol.iou_thresholds:
+            matched, threshold = self._matched, self._matched.order.tolist().index(protocol.iou_thresholds.index(iou))
+        else:
+            matched, threshold = self._matched_at(iou, self.options.average), 0
+        counts = image_counts(matched, protocol.cuts[-1], self.num_images, threshold)
+        detections = torch.bincount(evidence.detections.image, minlength=self.num_images)
+        names = ("image", "detections", *counts._fields, "ap")
+        ids = [evidence.image_ids[image] for image in images.tolist()]
+        columns = [column[images].tolist() for column in (detections, *counts, self._image_ap)]
+        return [dict(zip(names, row, strict=True)) for row in zip(ids, *columns, strict=True)]
 
     def by_slice(self, groups: Mapping[int, Hashable] | Sequence[Hashable] | Tensor) -> dict[Hashable, dict[str, Any]]:
         """The headline numbers of groups of images (day and night, say), and how many images each holds (``count``).
@@ -375,7 +384,7 @@ class DetectionResult:
     @functools.cached_property
     def _matched(self) -> Matched:
         """All images matched at the thresholds of the protocol."""
-        return self._evidence().match(self.options.protocol, self.options.average)
+        return self.matched or self._evidence().match(self.options.protocol, self.options.average)
 
     @functools.cached_property
     def _image_ap(self) -> Tensor:
