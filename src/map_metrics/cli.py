@@ -115,7 +115,9 @@ def _detection(parser: argparse.ArgumentParser) -> None:
 
 
 def _retrieval(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("qrels", nargs="?", metavar="QRELS", help="judgments: TREC's text, or JSON; gzip or not")
+    parser.add_argument(
+        "qrels", nargs="?", metavar="QRELS", help="judgments: TREC's text or JSON, gzip or not; or parquet"
+    )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run, the same")
     group = parser.add_argument_group("files")
     group.add_argument("--level", type=int, default=1, help="the grade from which a document is relevant; default: 1")
