@@ -16,7 +16,17 @@ import map_metrics
 from map_metrics import functional
 
 OPTIONAL = {
-    *("lightning", "pytorch_lightning", "lightning_fabric", "matplotlib", "tensorboard", "wandb", "mlflow"),
+    *(
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "matplotlib",
+        "pyarrow",
+        "shtab",
+        "tensorboard",
+        "wandb",
+        "mlflow",
+    ),
     *("pycocotools", "hotcoco", "faster_coco_eval", "torchvision", "sklearn", "scipy", "pandas", "pytrec_eval", "ranx"),
 }
 REQUIRED = {"map_metrics", "torch", "torchmetrics", "numpy"}

@@ -115,7 +115,9 @@ def _detection(parser: argparse.ArgumentParser) -> None:
 
 
 def _retrieval(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("qrels", nargs="?", metavar="QRELS", help="judgments: TREC's text, or JSON; gzip or not")
+    parser.add_argument(
+        "qrels", nargs="?", metavar="QRELS", help="judgments: TREC's text or JSON, gzip or not; or parquet"
+    )
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run, the same")
     group = parser.add_argument_group("files")
     group.add_argument("--level", type=int, default=1, help="the grade from which a document is relevant; default: 1")
@@ -138,7 +140,7 @@ def _gallery(parser: argparse.ArgumentParser, data: str) -> None:
     group.add_argument("--num-queries", type=int, metavar="N", help="the first N rows are the queries")
     _convention_options(parser)
     parser.add_argument(
-        "--relevance", type=_number, default=GIVEN, metavar="RULE", help="any | exact | weighted | number"
+        "--relevance", type=_number, default=GIVEN, metavar="RULE", help="a number, or any | exact | weighted"
     )
     parser.add_argument("--label-weights", nargs="+", type=float, default=GIVEN, metavar="W")
     parser.add_argument("--exclude-self", action="store_true", default=GIVEN, help="by id")
@@ -166,6 +168,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="store_true", help="print the version")
+    shells = ("bash", "zsh", "tcsh")
+    top.add_argument("--completion", choices=shells, help="print the script that completes the command in a shell")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, (text, add) in OPTIONS.items():
         command = commands.add_parser(
@@ -191,11 +195,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("torchmetrics-map"))
         return OK
-    if arguments.command is None:
+    if arguments.command is None and arguments.completion is None:
         parser().print_help()
         return BAD_INPUT
     try:
-        text = _run(vars(arguments))
+        text = _run(vars(arguments)) if arguments.completion is None else _completion(arguments.completion)
     except (ValueError, OSError, ImportError) as error:
         print(f"map-metrics: error: {_one_line(error)}", file=sys.stderr)
         return BAD_INPUT
@@ -217,6 +221,12 @@ def _run(options: dict[str, Any]) -> str:
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"map-metrics: note: {message}", file=sys.stderr)
     return text
+
+
+def _completion(shell: str) -> str:
+    from map_metrics.completion import completion_script
+
+    return completion_script(parser(), shell)
 
 
 def _show_step(step: str) -> None:

@@ -1,4 +1,4 @@
-"""TREC's judgments (qrels) and runs, as text or JSON, as rows of (query, document)."""
+"""TREC's judgments (qrels) and runs, as text, JSON or parquet, as rows of (query, document)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from map_metrics.readers.files import ReadError, lines, open_text, short
+from map_metrics.readers.parquet import is_parquet, read_parquet
 
 
 class TrecFiles(NamedTuple):
@@ -68,7 +69,7 @@ class _Table:
 
     def checked(self) -> _Table:
         """With columns as arrays; an empty table and a repeated (query, document) are errors."""
-        if not self.query:
+        if not len(self.query):
             raise ReadError(self.path, "is empty: it must hold at least one line")
         self.query, self.document, self.value, self.line = map(
             np.array, (self.query, self.document, self.value, self.line)
@@ -90,8 +91,11 @@ def _is_json(path: Path) -> bool:
 
 
 def _read(path: str | Path, layout: str, value: str, least: int, parse: Callable[[str], float]) -> _Table:
-    """A file of white-space columns, more of them than ``least`` allowed; or JSON ``{query: {document: value}}``."""
+    """White-space columns, more of them than ``least`` allowed; JSON ``{query: {document: value}}``; or parquet."""
     path = Path(path)
+    if is_parquet(path):
+        found = read_parquet(path, value)
+        return _Table(path, *found, line=np.zeros(len(found.value), np.int64)).checked()
     table = _Table(path)
     if _is_json(path):
         return _read_json(table, value, parse).checked()
@@ -178,7 +182,15 @@ def read_trec(
 
     Text has one line per document: of judgments ``query iteration document grade``, of runs ``query Q0 document rank
     score tag``; more columns may follow, the tag may be missing, and lines may stand in any order: only scores rank.
-    JSON has ``{query: {document: grade or score}}``. Both may be gzip.
+    JSON has ``{query: {document: grade or score}}``. Both may be gzip. Parquet (with the extra ``parquet``) has a row
+    per document, in columns that are called as ranx, ir_datasets, PyTerrier or BEIR do:
+
+    ==========  =============================================================
+    queries     ``query_id``, ``q_id``, ``qid`` or ``query-id``
+    documents   ``doc_id``, ``docid``, ``docno`` or ``corpus-id``
+    grades      ``relevance``, ``rel``, ``label``, ``grade`` or ``score``
+    scores      ``score``
+    ==========  =============================================================
 
     Document ids follow the names downwards, so ``ties="stable"`` (:data:`map_metrics.presets.TREC`) orders equal scores
     as trec_eval does. A query of the run without judgments is left out, as there.
@@ -197,6 +209,7 @@ def read_trec(
 
     Raises:
         ReadError: a ValueError naming file and line, what was expected and what came.
+        ImportError: for parquet without pyarrow.
 
     Example:
         >>> import tempfile
