@@ -206,7 +206,7 @@ def test_every_convention_has_an_option_of_its_name(capsys, command, cls, left_o
 
 def test_the_examples_of_the_help_are_read_by_the_parser():
     lines = [line.strip() for text in cli.EXAMPLES.values() for line in text.splitlines()[1:]]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         assert line.startswith("map-metrics ")
         cli.parser().parse_args(line.split()[1:])
@@ -528,7 +528,8 @@ def test_mistakes(tmp_path, capsys):
         ("detection", "gt"): "expected 2 paths (ground_truth, detections) before the options, or --state; got 1",
         ("detection", "gt", "gt", "--state", "gt"): "give files or --state, not both",
         ("detection", "--state", "gt"): "gt: must be a state that `save` wrote",
-        ("detection", "gt", "cut", "--iou-type", "obb"): "--iou-type must be 'bbox', 'segm' or 'keypoints' for files",
+        ("detection", "gt", "cut", "--iou-type", "mask"): "--iou-type must be one of ('bbox', 'segm', 'obb', ",
+        ("detection", "gt", "cut", "--iou-type", "obb"): "gt:14: annotations[0]: 'bbox' must be a list of 5 numbers",
         ("detection", "gt", "gt", "--frobnicate"): "unrecognized arguments: --frobnicate",
         ("detection", "gt", "gt", "--format", "xml"): "argument --format: invalid choice: 'xml'",
         ("retrieval", *good, "--top-k", "x"): "argument --top-k: must be integers or R, got 'x'",

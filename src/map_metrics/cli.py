@@ -19,7 +19,8 @@ examples:
   map-metrics detection instances_val2017.json results.json --per-class
   map-metrics detection instances_val2017.json results.json --iou-type segm --save state.npz
   map-metrics detection --state state.npz --iou-thresholds 0.5
-  map-metrics detection ground-truth/ detection-results/ --protocol voc2012""",
+  map-metrics detection ground-truth/ detection-results/ --protocol voc2012
+  map-metrics detection labelTxt/ Task1_results/ --iou-type obb --protocol voc2007""",
     "retrieval": """\
 examples:
   map-metrics retrieval qrels.txt run.txt --preset trec --per-query
@@ -104,7 +105,7 @@ def _detection(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="coco | coco-keypoints | voc2007 | voc2012 | lvis | openimages",
     )
-    group.add_argument("--iou-type", nargs="+", default=GIVEN, metavar="NAME", help="bbox | segm | keypoints")
+    group.add_argument("--iou-type", nargs="+", default=GIVEN, metavar="NAME", help="bbox | segm | obb | keypoints")
     group.add_argument("--iou-thresholds", nargs="+", type=float, default=GIVEN, metavar="T")
     group.add_argument("--rec-thresholds", nargs="+", type=float, default=GIVEN, metavar="R")
     group.add_argument("--max-detection-thresholds", nargs="+", type=int, default=GIVEN, metavar="N")
@@ -152,7 +153,7 @@ def _gallery(parser: argparse.ArgumentParser, data: str) -> None:
 
 
 OPTIONS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "detection": ("boxes, masks or keypoints against ground truth", _detection),
+    "detection": ("boxes, masks, oriented boxes or keypoints against ground truth", _detection),
     "retrieval": ("a run against judgments", _retrieval),
     "hashing": ("binary codes with labels", lambda parser: _gallery(parser, "codes")),
     "embedding": ("real-valued vectors with labels", lambda parser: _gallery(parser, "embeddings")),

@@ -361,8 +361,8 @@ def test_paths_that_do_not_fit(tmp_path):
         read_truths(folder(tmp_path, "empty", {}))
     with pytest.raises(ReadError, match="is a folder, which holds boxes only"):
         read_truths(text, "segm")
-    with pytest.raises(ValueError, match="`iou_type` must be 'bbox', 'segm' or 'keypoints' for files, got 'obb'"):
-        read_truths(truth, "obb")
+    with pytest.raises(ValueError, match=r"`iou_type` must be one of .*, got 'boundary'"):
+        read_truths(truth, "boundary")
     with pytest.raises(ValueError, match="`sizes` is for folders of text files"):
         read_truths(truth, sizes="sizes.txt")
     sizes, names = tmp_path / "sizes", tmp_path / "names"

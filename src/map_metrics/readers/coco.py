@@ -30,7 +30,7 @@ def read_coco_truths(path: str | Path, iou_types: tuple[str, ...] = ("bbox",)) -
         path: JSON with ``images`` (``id``; for polygons ``height`` and ``width``), ``categories`` (``id``, ``name``)
             and ``annotations`` (``image_id``, ``category_id``, ``bbox``, and what ``iou_types`` need); ids are integers
             or strings. A missing ``area`` is that of the box.
-        iou_types: what will be compared: ``"bbox"``, ``"segm"``, ``"keypoints"``.
+        iou_types: what will be compared: ``"bbox"``, ``"segm"``, ``"obb"``, ``"keypoints"``.
 
     Raises:
         ReadError: naming the entry and its line, what was expected and what came.
@@ -105,8 +105,8 @@ def _truth_columns(batch: Entries, iou_types: tuple[str, ...], num_keypoints: in
 
 
 def _box_area(batch: Entries, i: int) -> float:
-    box = batch.values[i].get("bbox")
-    if not isinstance(box, list) or len(box) != 4:
+    box = batch.values[i].get("bbox", batch.values[i].get("rbox"))
+    if not isinstance(box, list) or len(box) not in (4, 5):
         raise batch.error(i, f"must hold an 'area' or a 'bbox' of 4 numbers, got {short(sorted(batch.values[i]))}")
     return float(box[2]) * float(box[3])
 
@@ -149,7 +149,7 @@ def read_coco_results(
 
     Args:
         path: a JSON list of results, or an object with such a list under ``annotations``: ``image_id``,
-            ``category_id``, ``score``, and ``bbox``, ``segmentation`` or ``keypoints`` as ``iou_types`` need.
+            ``category_id``, ``score``, and ``bbox``, ``rbox``, ``segmentation`` or ``keypoints`` as ``iou_types`` need.
         truths: from :func:`read_coco_truths`.
         iou_types: as there.
         skip_unknown: leave out detections of images or categories that the ground truth does not hold; else they are

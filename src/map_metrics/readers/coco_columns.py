@@ -66,6 +66,21 @@ def box_column(batch: Entries) -> Floats:
     return box
 
 
+def oriented_column(batch: Entries) -> Floats:
+    """(n, 5) center x and y, width, height and the angle in radians, growing towards the y axis.
+
+    Of ``rbox``, which has just these (Ultralytics), or of ``bbox``, whose angle is in degrees and grows the other way
+    (Detectron2); a file holds one of the two.
+    """
+    key = "rbox" if batch.values and "rbox" in batch.values[0] else "bbox"
+    values = column(batch, key)
+    box = numbers(batch, key, values, 5)
+    refuse(batch, key, box[:, 2:4] < 0, "center x and y, width >= 0, height >= 0 and angle", values)
+    if key == "bbox":
+        box[:, 4] = -np.deg2rad(box[:, 4])
+    return box
+
+
 def _keypoints(batch: Entries, num: int | None) -> Floats:
     """(n, K, 3); K as in the first entry where it is not known yet."""
     values = column(batch, "keypoints")
@@ -91,6 +106,8 @@ def shape_columns(
     read: dict[str, Column] = {}
     if "bbox" in iou_types or (truth and "keypoints" in iou_types):
         read["boxes"] = box_column(batch)
+    if "obb" in iou_types:
+        read["boxes"] = oriented_column(batch)
     if "segm" in iou_types:
         read["masks"] = _masks(batch)
     if "keypoints" in iou_types:

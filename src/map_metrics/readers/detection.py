@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from map_metrics.conventions import one_of
+from map_metrics.detection.options import IOU_TYPES
 from map_metrics.readers.coco import read_coco_results, read_coco_truths
+from map_metrics.readers.dota import read_dota_results
 from map_metrics.readers.files import ReadError
 from map_metrics.readers.images import DetectionFiles, Truths
-from map_metrics.readers.text import read_names, read_sizes, read_text_results, read_text_truths
+from map_metrics.readers.text import CORNERS, read_names, read_sizes, read_text_results, read_text_truths
 from map_metrics.readers.voc import read_voc_truths
 
 
@@ -22,18 +25,20 @@ def read_truths(
 ) -> Truths:
     """The ground truth alone; arguments as in :func:`read_detection`."""
     types = (iou_type,) if isinstance(iou_type, str) else tuple(iou_type)
-    if unread := [name for name in types if name not in ("bbox", "segm", "keypoints")]:
-        raise ValueError(f"Argument `iou_type` must be 'bbox', 'segm' or 'keypoints' for files, got {unread[0]!r}")
+    for name in types:
+        one_of("iou_type", name, IOU_TYPES)
     path = Path(ground_truth)
     if not path.is_dir():
         for name, given in (("sizes", sizes), ("classes", classes)):
             if given is not None:
                 raise ValueError(f"Argument `{name}` is for folders of text files; {path} is a file")
         return read_coco_truths(path, types)
-    if types != ("bbox",):
+    if types not in (("bbox",), ("obb",)):
         raise ReadError(path, f"is a folder, which holds boxes only; iou_type={iou_type!r} needs COCO's JSON")
+    if types == ("obb",):
+        box_format = _corners(box_format)
     names = None if classes is None else read_names(classes)
-    if any(path.glob("*.xml")):
+    if types == ("bbox",) and any(path.glob("*.xml")):
         return read_voc_truths(path, names)
     return read_text_truths(path, box_format, sizes=None if sizes is None else read_sizes(sizes), classes=names)
 
@@ -55,13 +60,23 @@ def read_results(
         raise ReadError(
             path, f"is {here} and the ground truth {truths.path} {there}: both must be COCO's JSON, or folders"
         )
-    if path.is_dir():
+    if path.is_dir() and types == ("obb",) and sizes is None:
+        preds, skipped = read_dota_results(path, truths, skip_unknown=skip_unknown)
+    elif path.is_dir():
+        box_format = _corners(box_format) if types == ("obb",) else box_format
         size_of = None if sizes is None else read_sizes(sizes)
         preds, skipped = read_text_results(path, truths, box_format, sizes=size_of, skip_unknown=skip_unknown)
     else:
         preds, skipped = read_coco_results(path, truths, types, skip_unknown=skip_unknown)
     names = truths.class_names, truths.image_names, truths.class_groups
     return DetectionFiles(preds, truths.target, *names, num_skipped=skipped)
+
+
+def _corners(box_format: str) -> str:
+    """Of oriented boxes in text."""
+    if box_format != "xyxy":  # the default
+        raise ValueError(f"Argument `box_format` is for upright boxes; oriented ones have corners, got {box_format!r}")
+    return CORNERS
 
 
 def read_detection(
@@ -85,10 +100,26 @@ def read_detection(
     YOLO (``sizes``)     a folder: ``class cx cy width height``         a folder: ``class cx cy width height score``
     ===================  =============================================  ===============================================
 
+    With ``iou_type="obb"`` the files hold oriented boxes:
+
+    ===================  =============================================  ===============================================
+    format               ground truth                                   detections
+    ===================  =============================================  ===============================================
+    COCO                 JSON: ``bbox`` of 5 numbers, or ``rbox``       the same
+    DOTA                 a folder: ``x1 y1 ... x4 y4 class difficult``  a folder of ``Task1_CLASS.txt``: ``image score
+                                                                        x1 y1 ... x4 y4``
+    YOLO (``sizes``)     a folder: ``class x1 y1 ... x4 y4``            a folder: ``class x1 y1 ... x4 y4 score``
+    ===================  =============================================  ===============================================
+
+    A ``bbox`` of 5 numbers is Detectron2's: center x and y, width, height and an angle in degrees that grows
+    counter-clockwise. An ``rbox`` is Ultralytics': the same with radians that grow clockwise, as `update` takes them.
+    Four corners become the smallest rectangle around them.
+
     Args:
         ground_truth: a file or a folder.
         detections: the same.
-        iou_type: ``"bbox"``, ``"segm"``, ``"keypoints"`` or ``("bbox", "segm")``; all but boxes need COCO's JSON.
+        iou_type: ``"bbox"``, ``"segm"``, ``"obb"``, ``"keypoints"`` or ``("bbox", "segm")``; masks and keypoints need
+            COCO's JSON.
         box_format: of text files, in pixels: ``"xyxy"``, ``"xywh"`` or ``"cxcywh"``.
         sizes: a text file of lines ``name width height``: the boxes are YOLO's, in parts of the image.
         classes: a text file with a class name a line: the classes there are, in the order of their labels.
@@ -96,7 +127,7 @@ def read_detection(
             they are an error.
 
     Returns:
-        What `update` takes, with names; boxes are x, y, width, height: use ``DetectionMAP(box_format="xywh")``.
+        What `update` takes, with names; upright boxes are x, y, width, height: use ``DetectionMAP(box_format="xywh")``.
 
     Raises:
         ReadError: a ValueError naming file, line or entry, what was expected and what came.

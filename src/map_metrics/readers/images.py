@@ -20,6 +20,7 @@ class DetectionFiles(NamedTuple):
     """Detections and ground truths of files, as :meth:`map_metrics.DetectionMAP.update` takes them.
 
     Boxes are x, y, width and height in pixels, whatever the files hold: make the metric with ``box_format="xywh"``.
+    Oriented ones are center x and y, width, height and the angle in radians.
 
     Attributes:
         preds: one dict per image.
