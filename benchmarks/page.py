@@ -20,10 +20,10 @@ DOCS = HERE.parent / "docs"
 PICTURE = "images/growth.svg"
 INTRO = """# Benchmarks
 
-Times and memory beside other tools, in one run on one machine. All contenders first had to agree on the values; then
-they ran in turns, and the tables show medians (of pycocotools, alone or inside torchmetrics, one run). A peer starts
-from the tensors that we start from: turning them into what it takes is part of its `total`. A ratio is our time over
-the peer's: below 1 we are faster. The goal is the ratio that we set out to reach;
+Times and memory beside other tools, on one machine, each table in one run. All contenders first had to agree on the
+values; then they ran in turns, and the tables show medians (of pycocotools, alone or inside torchmetrics, one run). A
+peer starts from the tensors that we start from: turning them into what it takes is part of its `total`. A ratio is our
+time over the peer's: below 1 we are faster. The goal is the ratio that we set out to reach;
 [the last section](#where-a-goal-is-missed-and-why) says why some are missed.
 
 MiB are the peak of one evaluation in a process of its own, above what the process held before: its imports and the set.
