@@ -564,10 +564,43 @@ def test_skip_unknown_counts(tmp_path, capsys):
     box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
     truth = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}], "annotations": [box]}
     (tmp_path / "gt").write_text(json.dumps(truth))
-    (tmp_path / "dt").write_text(json.dumps([box, box | {"image_id": 3}]))
+    (tmp_path / "dt").write_text(json.dumps([box, box | {"image_id": 3}, box | {"category_id": 7}]))
     text = call(capsys, "detection", tmp_path / "gt", tmp_path / "dt", "--skip-unknown", "--format", "tsv")[1]
-    assert tsv(text)["num_skipped", "all"] == 1
+    assert tsv(text)["num_skipped", "all"] == 2
     assert tsv(text)["map_50", "all"] == pytest.approx(1)
+
+
+def test_windows_line_ends_change_nothing(tmp_path, capsys):
+    words = {}
+    for name, end in (("unix", b"\n"), ("windows", b"\r\n")):
+        (folder := tmp_path / name).mkdir()
+        for path in (TREC / "qrels.test", TREC / "results.test"):
+            (folder / path.name).write_bytes(b"".join(line + end for line in path.read_bytes().splitlines()))
+        box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
+        truth = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}], "annotations": [box]}
+        for file, content in (("gt", truth), ("dt", [box])):
+            (folder / file).write_bytes(json.dumps(content, indent=1).encode().replace(b"\n", end))
+        words[name] = [
+            call(capsys, "retrieval", folder / "qrels.test", folder / "results.test", "--per-query"),
+            call(capsys, "detection", folder / "gt", folder / "dt"),
+        ]
+    assert words["unix"] == words["windows"]
+    assert [code for code, *_ in words["unix"]] == [0, 0]
+
+
+def test_mistakes_in_runs_and_folders(tmp_path, capsys):
+    (tmp_path / "qrels").write_text("q 0 d 1\n")
+    (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\nq Q0 e 2 nan tag\n")
+    for side, line in (("gt", "a 0 0 9 9\n"), ("dt", "a 0.5 0 0 9 9\na 0.5 0 0 9\n")):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "1.txt").write_text(line)
+    for words, message in {
+        ("retrieval", "qrels", "run"): "run:2: ",
+        ("detection", "gt", "dt"): "1.txt:2: expected class score x1 y1 x2 y2, got 5 fields",
+    }.items():
+        code, text, error = call(capsys, words[0], *(tmp_path / word for word in words[1:]))
+        assert (code, text, error.count("\n")) == (2, "", 1), words
+        assert message in error, words
 
 
 def test_yolo_folders(tmp_path, capsys):
