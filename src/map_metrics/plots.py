@@ -196,6 +196,7 @@ def plot_per_class(result: DetectionResult, n: int = 20, ax: Axes | None = None)
             va="center",
             fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},  # the line of the mean may pass here
+            in_layout=False,  # it stands inside; the layout would measure it all the same
         )
     ticks = [(place, _short(row["name"])) for place, row in bars]
     if gap:
