@@ -24,20 +24,9 @@ Contender = Callable[[Any], tuple[Values, Laps]]
 # --- our side: where ties leave a peer a choice, a value is the pair (smallest, largest) ------------------------------
 
 
-def our_detection(data: DetectionSet) -> tuple[Values, Laps]:
+def our_detection(data: DetectionSet | MaskSet, iou_type: str = "bbox") -> tuple[Values, Laps]:
     watch = Stopwatch()
-    metric = DetectionMAP()
-    for preds, target in data.batches:
-        metric.update(preds, target)
-        watch.lap("update")
-    result = metric.compute()
-    watch.lap("compute")
-    return {key: float(value) for key, value in result.items()}, watch.laps
-
-
-def our_masks(data: MaskSet) -> tuple[Values, Laps]:
-    watch = Stopwatch()
-    metric = DetectionMAP(iou_type="segm")
+    metric = DetectionMAP(iou_type=iou_type)
     for preds, target in data.batches:
         metric.update(preds, target)
         watch.lap("update")
@@ -189,7 +178,7 @@ TASKS = {
     "masks": Task(
         sets.coco100_masks,
         partial(sets.coco100_masks, 2),
-        our_masks,
+        partial(our_detection, iou_type="segm"),
         {"hotcoco": peers.hotcoco_masks},
         [Ratio("total", "hotcoco", "evaluate"), Ratio("total", "hotcoco", "total", goal=1)],
     ),

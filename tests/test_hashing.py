@@ -158,7 +158,8 @@ CODES = {
     "0/1 int64": lambda c: c,
     "bool": lambda c: c == 1,
     **{
-        f"+-1 {d}": lambda c, d=d: (2 * c - 1).to(d) for d in (torch.int8, torch.float16, torch.bfloat16, torch.float64)
+        f"+-1 {d}": lambda c, d=d: (2 * c - 1).to(d)
+        for d in (torch.int8, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float64)
     },
     **{f"0/1 {d}": lambda c, d=d: c.to(d) for d in (torch.uint8, torch.int32, torch.float32)},
     "strided": lambda c: torch.stack([c, 1 - c], -1)[..., 0],

@@ -225,9 +225,9 @@ class MAPCallback(_Callback):
         return {"best": dict(self.best), "history": {key: list(rows) for key, rows in self.history.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best values and the history."""
+        """Take over the best values and the history, which checkpoints of the first versions lack."""
         self.best = dict(state_dict["best"])
-        self.history = {key: list(rows) for key, rows in state_dict["history"].items()}
+        self.history = {key: list(rows) for key, rows in state_dict.get("history", {}).items()}
 
     # --- a stage ---
 

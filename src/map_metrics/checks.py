@@ -295,9 +295,9 @@ def codes(value: Any, packed: bool) -> Tensor:
 
 def _equal(value: Tensor, number: int) -> Tensor:
     """Where the values are a number. On the CPU by NumPy, in half of torch's time."""
-    if value.device.type != "cpu" or value.dtype in (torch.float16, torch.bfloat16):
-        return value == number
-    return torch.from_numpy(value.numpy() == number)
+    if value.is_floating_point() and value.element_size() < 4:  # of which NumPy knows one
+        value = value.float()
+    return value == number if value.device.type != "cpu" else torch.from_numpy(value.numpy() == number)
 
 
 def _first(name: str, bad: Tensor, value: Tensor) -> str:
